@@ -1,0 +1,94 @@
+"""A dense decoder's shape -> parameters, bytes and floating-point operations."""
+
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from simulator.errors import InputError, nearest
+from simulator.profile import Strict, first_problem
+
+Size = Annotated[int, Field(ge=1)]
+
+
+class Geometry(Strict):
+    """Shape of a dense decoder with grouped-query attention and a gated feed-forward part, on one device."""
+
+    model: str
+    source: str
+    num_layers: Size
+    num_attention_heads: Size
+    num_kv_heads: Size
+    head_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    vocabulary_size: Size
+    tied_embeddings: bool
+    bytes_per_weight: Size
+    bytes_per_kv_element: Size
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Matrix parameters of all layers. Norms, under 0.01 % of the whole, are left out."""
+        attention = 2 * self.hidden_size * self.head_size * (self.num_attention_heads + self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
+    def num_parameters(self) -> int:
+        """All matrix parameters, embeddings included."""
+        embeddings = self.vocabulary_size * self.hidden_size
+        return self.num_layer_parameters + embeddings * (1 if self.tied_embeddings else 2)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in device memory."""
+        return self.num_parameters * self.bytes_per_weight
+
+    @property
+    def step_read_bytes(self) -> int:
+        """Bytes of weights that every step reads: layers and output head (the input table is indexed, not read)."""
+        return (self.num_layer_parameters + self.vocabulary_size * self.hidden_size) * self.bytes_per_weight
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.bytes_per_kv_element
+
+    @property
+    def prefill_token_flops(self) -> int:
+        """Operations of the layers' matrices for a token; its logits are not computed."""
+        return 2 * self.num_layer_parameters
+
+    @property
+    def decode_token_flops(self) -> int:
+        """Operations of the layers' matrices and the output head for a token."""
+        return 2 * (self.num_layer_parameters + self.vocabulary_size * self.hidden_size)
+
+    @property
+    def pair_flops(self) -> int:
+        """Operations of attention for a query-key pair over all layers: a product with the key, one with the value."""
+        return 4 * self.num_layers * self.num_attention_heads * self.head_size
+
+
+def load_geometry(model: str, path: Path | None = None) -> Geometry:
+    """The geometry in this file, or the shipped one of this model. Raises InputError naming file and key."""
+    if path is not None:
+        return _parse(path.read_text(encoding="utf-8"), path.name)
+    folder = importlib.resources.files("calibration") / "data" / "models"
+    known = {}
+    for entry in folder.iterdir():
+        geometry = _parse(entry.read_text(encoding="utf-8"), entry.name)
+        known[geometry.model] = geometry
+    if model not in known:
+        raise InputError(f"model: no shipped geometry of {model!r}{nearest(model, known)}; pass --geometry FILE")
+    return known[model]
+
+
+def _parse(content: str, file: str) -> Geometry:
+    try:
+        return Geometry.model_validate_json(content)
+    except ValidationError as error:
+        raise InputError(f"{file}: {first_problem(error)}") from None

@@ -1,0 +1,267 @@
+"""`kvcast`: thin commands over the library. The only module of `simulator` that prints or exits.
+
+Everything heavy is imported inside the command that needs it, so that `kvcast --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator import __version__
+from simulator.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from simulator.routing import RoutingSpec
+    from simulator.scenario import Scenario
+
+_BAD_INPUT = 2
+_INTERRUPTED = 130
+# Groups that other packages bring; loaded by name when called, since `simulator` never imports them.
+_BY_NAME = {"calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it.")}
+
+
+class _Commands(click.Group):
+    """The commands of this module and, without importing them first, those of ``_BY_NAME``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_BY_NAME])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _BY_NAME:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _BY_NAME[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise InputError(f"unknown command {args[0]!r}{nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted({**own, **{name: text for name, (_, _, text) in _BY_NAME.items()}}.items()))
+
+
+class _Quantity(click.ParamType):
+    """A number as `simulator.units` reads it."""
+
+    name = "number"
+
+    def __init__(self, reader: str) -> None:
+        self.reader = reader
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from simulator import units
+
+        try:
+            return getattr(units, self.reader)(value)
+        except InputError as error:
+            name = param.opts[-1] if param else "value"
+            raise InputError(f"{name}: {error}") from None
+
+
+_COUNT, _POSITIVE_COUNT = _Quantity("count"), _Quantity("positive_count")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvcast")
+def cli() -> None:
+    """Simulate LLM serving clusters with prefix caching, calibrated on the device that will serve."""
+
+
+def _experiment_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.argument("scenario", type=click.Path(path_type=Path)),
+            click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the report [out/NAME]."),
+            click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else."),
+            click.option("--jobs", type=_POSITIVE_COUNT, help="Processes [one a core]."),
+            click.option("--seed", type=_COUNT, help="Another seed than the scenario's."),
+            click.option("--replications", type=_POSITIVE_COUNT, help="Other than the scenario's."),
+            click.option("--limit", type=_POSITIVE_COUNT, help="At most so many requests a tenant."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@cli.command()
+@_experiment_options
+def compare(**options: Any) -> None:
+    """Run every routing policy of SCENARIO in every replication and say which are better."""
+    _simulate(**options)
+
+
+@cli.command()
+@_experiment_options
+@click.option("--router", help="The policy to run, where the scenario has several.")
+def run(router: str | None, **options: Any) -> None:
+    """Run one routing policy of SCENARIO."""
+    _simulate(choose=lambda scenario: (_the_policy(scenario, router),), **options)
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON schema of a scenario file, for editors."""
+    import json
+
+    from simulator.scenario import Scenario
+
+    click.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
+
+@cli.command()
+def routers() -> None:
+    """List the routing policies with their parameters and sources."""
+    from simulator.routing import ROUTERS
+
+    for name, router in ROUTERS.items():
+        click.echo(f"{name}: {router.summary}")
+        click.echo(f"    source: {router.source}")
+        for parameter, info in router.Params.model_fields.items():
+            described = f" ({info.description})" if info.description else ""
+            value = "required" if info.is_required() else repr(info.default)
+            click.echo(f"    {parameter}: {value}{described}")
+
+
+@cli.command(name="import")
+@click.argument("command")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the YAML there instead of printing it.")
+def import_command(command: str, output: Path | None) -> None:
+    """Turn COMMAND, a quoted 'vllm serve MODEL --flag ...', into the engine block of a scenario."""
+    import yaml
+
+    from simulator.engine_args import EngineArgs, read_command
+
+    found = read_command(command)
+    for name, problem in found.refused.items():
+        click.echo(f"refused: {name}: {problem}", err=True)
+    if found.refused:
+        raise InputError(f"command: {len(found.refused)} of its arguments cannot be simulated as they are")
+    text = yaml.safe_dump({"engine": found.arguments}, sort_keys=False, allow_unicode=True)
+    for name, info in EngineArgs.model_fields.items():
+        if info.is_required() and name not in found.arguments:
+            text += f"  # {name}: required, {info.description}\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        _write_whole(output, text)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    try:
+        status = cli.main(args=arguments, prog_name="kvcast", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except InputError as error:
+        _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(_BAD_INPUT)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str) -> None:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(_BAD_INPUT)
+
+
+def _simulate(
+    scenario: Path,
+    output: Path | None,
+    as_json: bool,
+    jobs: int | None,
+    seed: int | None,
+    replications: int | None,
+    limit: int | None,
+    choose: Callable[[Scenario], tuple[RoutingSpec, ...]] | None = None,
+) -> None:
+    from simulator.scenario import load
+
+    described = load(scenario)
+    described = described.changed(
+        seed=seed, replications=replications, limit=limit, routing=choose(described) if choose else None
+    )
+    # Only now what is slow to load: a scenario with a mistake is answered at once.
+    from simulator import experiment, report
+
+    out_dir = output or Path("out") / described.name
+    report.check_writable(out_dir)
+    with _progress(described, shown=not as_json) as advance:
+        comparison = experiment.compare(described, jobs=jobs, progress=advance)
+    report.write(comparison, out_dir)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        report.print_table(comparison, Console())
+        click.echo(f"Report: {out_dir / 'report.html'}")
+
+
+@contextmanager
+def _progress(scenario: Scenario, *, shown: bool) -> Iterator[Callable[[], None] | None]:
+    """Something to call after each finished run, drawn on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not (shown and console.is_terminal):
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=len(scenario.routing) * scenario.replications)
+        yield lambda: bar.advance(task)
+
+
+def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:
+    known = {spec.label: spec for spec in scenario.routing}
+    if wanted is None:
+        if len(known) > 1:
+            raise InputError(f"--router: missing, expected one of {', '.join(known)}")
+        return scenario.routing[0]
+    named = [spec for spec in scenario.routing if wanted in (spec.label, spec.policy)]
+    if not named:
+        raise InputError(f"--router: the scenario has no policy {wanted!r}{nearest(wanted, known)}")
+    if len(named) > 1:
+        labels = ", ".join(spec.label for spec in named)
+        raise InputError(f"--router: {wanted!r} names several, expected one of {labels}")
+    return named[0]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write the file, or leave what was there: never half of it."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as partial:
+            partial.write(text)
+        Path(partial.name).chmod(0o644)
+        Path(partial.name).replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot write it ({error.strerror})") from None
+
+
+if __name__ == "__main__":
+    main()

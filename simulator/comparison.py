@@ -1,0 +1,257 @@
+"""What the runs of an experiment say together: estimates, differences that are shown, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from simulator.result import RunResult, Summary
+from simulator.statistics import LEVEL, THIS_TRACE_ONLY, Difference, Estimate, compare_all, t_interval
+
+
+class Shown(NamedTuple):
+    """A headline metric: its key in ``RunResult.summary()``, and how people read it (value · scale, in unit)."""
+
+    key: str
+    label: str
+    unit: str
+    scale: float
+    lower_is_better: bool
+
+
+# The differences that are tested. Few on purpose: Holm's correction makes every further one dearer for all.
+COMPARED = (
+    Shown("ttft_p90_s", "p90 TTFT", "s", 1, True),
+    Shown("tpot_p90_s", "p90 TPOT", "ms", 1000, True),
+    Shown("e2e_p90_s", "p90 end-to-end latency", "s", 1, True),
+    Shown("output_tokens_per_s", "output throughput", "tokens/s", 1, False),
+    Shown("hit_rate", "hit rate", "%", 100, False),
+)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the numbers come from, as plain data: enough to redo them and to judge them.
+
+    ``profile`` holds ``name``, ``identity`` (one line: device, engine, model), ``held_out_error`` (a share, or None
+    where none was measured) and whatever else the profile says. ``workload`` says what replications redraw.
+    ``ignored_arguments`` are engine arguments that were accepted since they change nothing here.
+    """
+
+    name: str
+    question: str
+    seed: int
+    scenario: Mapping[str, Any]
+    digest: str
+    versions: Mapping[str, str]
+    profile: Mapping[str, Any]
+    workload: str
+    ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Comparison:
+    """All runs of one scenario: every policy in every replication, in the scenario's order."""
+
+    provenance: Provenance
+    results: list[RunResult]
+
+    @cached_property
+    def policies(self) -> list[str]:
+        """Policies in the scenario's order."""
+        return list(dict.fromkeys(result.policy for result in self.results))
+
+    @property
+    def num_replications(self) -> int:
+        """Replications of each policy."""
+        return len(self.results) // len(self.policies)
+
+    @cached_property
+    def summaries(self) -> dict[str, list[Summary]]:
+        """Headline numbers by policy, one entry a replication."""
+        found: dict[str, list[Summary]] = {policy: [] for policy in self.policies}
+        for result in self.results:
+            found[result.policy].append(result.summary())
+        return found
+
+    def samples(self, policy: str, metric: str) -> list[float | None]:
+        """One value of ``metric`` a replication (seconds, tokens per second, or shares)."""
+        return [summary.get(metric) for summary in self.summaries[policy]]
+
+    def estimate(self, policy: str, metric: str) -> Estimate | None:
+        """Mean over replications with its interval; None if some replication has no such value."""
+        values = [value for value in self.samples(policy, metric) if value is not None]
+        return t_interval(values) if values and len(values) == self.num_replications else None
+
+    def table(self) -> pd.DataFrame:
+        """Long table: policy, metric, mean, half_width (null without an interval), num_replications, scope."""
+        rows = []
+        for policy in self.policies:
+            for metric in self.summaries[policy][0]:
+                found = self.estimate(policy, metric)
+                if found is not None:
+                    rows.append({"policy": policy, "metric": metric, **asdict(found), "scope": found.scope})
+        table = pd.DataFrame(rows)
+        return table.astype({"half_width": "float64"})
+
+    @cached_property
+    def _differences(self) -> list[Difference]:
+        metrics = [shown.key for shown in COMPARED]
+        samples = {policy: {metric: self.samples(policy, metric) for metric in metrics} for policy in self.policies}
+        return compare_all(samples, metrics)
+
+    def pairs(self) -> list[Difference]:
+        """Paired differences of all policies in the compared metrics, p-values adjusted by Holm over the whole list."""
+        return self._differences
+
+    def refusals(self) -> dict[str, dict[str, int]]:
+        """Refused requests by policy and reason, over all replications; policies without refusals left out."""
+        found: dict[str, dict[str, int]] = {}
+        for result in self.results:
+            for reason, count in result.refusals().items():
+                reasons = found.setdefault(result.policy, {})
+                reasons[reason] = reasons.get(reason, 0) + count
+        return found
+
+    def support_shares(self) -> dict[str, float]:
+        """Shares of all busy time whose step times were ``measured``, are a ``prior``, or lie ``outside``."""
+        seconds: dict[str, float] = {}
+        for result in self.results:
+            for name, busy_s in result.support_s().items():
+                seconds[name] = seconds.get(name, 0.0) + busy_s
+        total = sum(seconds.values()) or 1.0
+        return {name: busy_s / total for name, busy_s in seconds.items()}
+
+    def verdict(self) -> str:
+        """One sentence: who wins what, from significant differences only (or what stands in the way of any)."""
+        if len(self.policies) == 1:
+            return f"Only {self.policies[0]} was run: there is nothing to compare."
+        if not any(pair.p_value is not None and pair.estimate.half_width for pair in self.pairs()):
+            return self._verdict_on_this_trace()
+        wins: dict[str, list[str]] = {}
+        others = []
+        undecided = []
+        for shown in COMPARED:
+            pairs = [pair for pair in self.pairs() if pair.metric == shown.key]
+            best = self._best(shown)
+            if not any(pair.significant for pair in pairs):
+                undecided += [shown.label] if pairs else []
+            elif best is not None and self.wins(best, shown):
+                wins.setdefault(best, []).append(self._superlative(best, shown))
+            else:
+                others.append(self._partial_order(shown, pairs))
+        said = [f"{policy} has {_listed(won)}" for policy, won in wins.items()] + others
+        if undecided:
+            said.append(f"no policy is shown to differ in {_listed(undecided, 'or')}")
+        return f"{'; '.join(said)}."
+
+    def wins(self, policy: str, shown: Shown) -> bool:
+        """Whether the policy is shown to be better than every other one; false for a metric that is not tested."""
+        pairs = [pair for pair in self.pairs() if pair.metric == shown.key and policy in (pair.first, pair.second)]
+        return len(pairs) == len(self.policies) - 1 > 0 and all(
+            pair.significant and _better(pair, shown) == policy for pair in pairs
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything a machine needs, as JSON types; times in seconds, shares between 0 and 1."""
+        runs = [
+            {
+                "policy": result.policy,
+                "replication": result.replication,
+                "summary": summary,
+                "refusals": result.refusals(),
+                "busy_s": result.support_s(),
+                "tenants": result.by_tenant(),
+                "instances": result.by_instance(),
+            }
+            for result, summary in zip(self.results, self._summaries_in_order(), strict=True)
+        ]
+        differences = [asdict(pair) | {"significant": pair.significant} for pair in self.pairs()]
+        table = self.table()
+        estimates = table.astype(object).where(table.notna(), None).to_dict("records")
+        return {
+            **asdict(self.provenance),
+            "policies": self.policies,
+            "num_replications": self.num_replications,
+            "confidence_level": LEVEL,
+            "verdict": self.verdict(),
+            "support_shares": self.support_shares(),
+            "refusals": self.refusals(),
+            "estimates": estimates,
+            "differences": differences,
+            "runs": runs,
+        }
+
+    def _summaries_in_order(self) -> list[Summary]:
+        iterators = {policy: iter(found) for policy, found in self.summaries.items()}
+        return [next(iterators[result.policy]) for result in self.results]
+
+    def _best(self, shown: Shown) -> str | None:
+        means = {policy: found.mean for policy in self.policies if (found := self.estimate(policy, shown.key))}
+        if not means:
+            return None
+        return (min if shown.lower_is_better else max)(means, key=means.__getitem__)
+
+    def _value(self, policy: str, shown: Shown) -> str:
+        found = self.estimate(policy, shown.key)
+        return "" if found is None else f"{show(found, shown.scale)} {shown.unit}"
+
+    def _superlative(self, policy: str, shown: Shown) -> str:
+        return f"the {'lowest' if shown.lower_is_better else 'highest'} {shown.label} ({self._value(policy, shown)})"
+
+    def _partial_order(self, shown: Shown, pairs: Sequence[Difference]) -> str:
+        """Whom the best policy is shown to beat where it does not beat all; else the pairs that are shown to differ."""
+        best = self._best(shown)
+        beaten = [
+            pair.first if pair.second == best else pair.second
+            for pair in pairs if pair.significant and best in (pair.first, pair.second)
+        ]
+        if best is None or not beaten:
+            num_shown = sum(pair.significant for pair in pairs)
+            return f"no policy is shown to be best in {shown.label}, though {num_shown} of {len(pairs)} pairs differ"
+        equal = [policy for policy in self.policies if policy != best and policy not in beaten]
+        comparative = "lower" if shown.lower_is_better else "higher"
+        return (
+            f"{best} has a {comparative} {shown.label} ({self._value(best, shown)}) than {_listed(beaten)}, "
+            f"but is not shown to differ from {_listed(equal, 'or')}"
+        )
+
+    def _verdict_on_this_trace(self) -> str:
+        why = "one replication" if self.num_replications == 1 else "the replications do not vary"
+        leads: dict[str, list[str]] = {}
+        for shown in COMPARED:
+            values = {found.mean for policy in self.policies if (found := self.estimate(policy, shown.key))}
+            best = self._best(shown)
+            if best is not None and len(values) > 1:
+                leads.setdefault(best, []).append(self._superlative(best, shown))
+        seen = "; ".join(f"{policy} has {_listed(led)}" for policy, led in leads.items()) or "all policies are alike"
+        return f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): {seen}."
+
+
+def _better(pair: Difference, shown: Shown) -> str:
+    return pair.first if (pair.estimate.mean < 0) == shown.lower_is_better else pair.second
+
+
+def show(estimate: Estimate, scale: float = 1) -> str:
+    """``mean ± half width`` in the same decimals: two significant digits of the half width, else three of the mean."""
+    mean = estimate.mean * scale
+    half_width = None if estimate.half_width is None else estimate.half_width * scale
+    decimals = _decimals(half_width, 2) if half_width else _decimals(mean, 3)
+    shown = f"{mean:,.{decimals}f}"
+    return shown if half_width is None else f"{shown} ± {half_width:,.{decimals}f}"
+
+
+def _decimals(value: float, significant: int) -> int:
+    """Decimals that leave ``significant`` digits of ``value``, at most six."""
+    if not value:
+        return 0
+    exponent = int(f"{abs(value):.{significant - 1}e}".split("e")[1])
+    return max(0, min(6, significant - 1 - exponent))
+
+
+def _listed(words: Sequence[str], conjunction: str = "and") -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

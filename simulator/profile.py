@@ -1,0 +1,264 @@
+"""A fitted profile of one device, engine and model: what it is, where every number comes from, how far to trust it.
+
+A profile is a JSON file. Every number carries its unit and its origin: ``measured`` (fitted from rows, with a standard
+error), ``prior`` (derived from published figures, no error known) or ``convention`` (chosen, and said so).
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from simulator.errors import InputError, nearest
+from simulator.step_time import FORMULAS, StepTime
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+Origin = Literal["measured", "prior", "convention"]
+
+
+class Strict(BaseModel):
+    """Frozen and strict: no unknown key, no conversion, no NaN, no infinity."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Coefficient(Strict):
+    """One number of a formula, in SI units."""
+
+    value: Annotated[float, Field(ge=0)]
+    standard_error: Annotated[float, Field(ge=0)] | None
+    unit: Text
+    origin: Origin
+    source: Text
+
+    @model_validator(mode="after")
+    def _error_belongs_to_measurement(self) -> Coefficient:
+        if (self.origin == "measured") != (self.standard_error is not None):
+            raise ValueError("a standard error belongs to origin 'measured', and to no other")
+        return self
+
+
+class Overhead(Strict):
+    """Time before the engine considers a request: a constant and a part per prompt token."""
+
+    constant_s: Coefficient
+    prompt_token_s: Coefficient
+
+
+class MeasuredRange(Strict):
+    """The largest of everything that the fitted rows covered."""
+
+    max_prefill_tokens: Count
+    max_context: Count
+    max_decodes: Count
+    max_prefills: Count
+    mixed_steps: bool
+
+
+class Identity(Strict):
+    """What was measured on. Rows that differ in any of these are never mixed."""
+
+    device: Text
+    driver: str | None = None
+    cann: str | None = None
+    torch: str | None = None
+    torch_npu: str | None = None
+    vllm: Text
+    vllm_ascend: str | None = None
+    model: Text
+    dtype: Text
+    tensor_parallel_size: Positive
+    pipeline_parallel_size: Positive
+    graph_mode: Text
+    block_size: Positive
+
+
+class Rows(Strict):
+    """One file of measurements that a fit read."""
+
+    file: Text
+    num_rows: Positive
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    measured: Text
+    source: Text
+
+
+class Provenance(Strict):
+    """Where the profile comes from. ``rows`` is empty for a synthetic one."""
+
+    description: Text
+    rows: tuple[Rows, ...]
+
+
+class Residual(Strict):
+    """One measured time beside its prediction."""
+
+    case: Text
+    measured_s: Seconds
+    predicted_s: Seconds
+
+    @property
+    def relative_error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_s / self.measured_s - 1
+
+
+class Errors(Strict):
+    """How well the formula fits what it was fitted to, and what it was not.
+
+    ``held_out`` predicts each row from a fit without any row of its length class (powers of two of tokens). Rows that
+    cannot be predicted so, since nothing else determines one of their coefficients, are counted, never scored.
+    """
+
+    in_sample: tuple[Residual, ...]
+    held_out: tuple[Residual, ...]
+    num_not_held_out: Count
+
+
+class Bytes(Strict):
+    """An amount of memory."""
+
+    value: Count
+    origin: Origin
+    source: Text
+
+
+class Memory(Strict):
+    """Memory of one device, in bytes. ``other`` is activations, communication buffers and everything outside torch."""
+
+    device: Bytes
+    weights: Bytes
+    other: Bytes
+
+
+class Profile(Strict):
+    """See the module's docstring. ``kv_bytes_per_token`` and ``memory`` are those of one device (one rank)."""
+
+    schema_version: Literal[1]
+    name: Text
+    formula: Text
+    coefficients: dict[str, Coefficient]
+    overhead: Overhead
+    measured: MeasuredRange | None
+    identity: Identity
+    provenance: Provenance
+    errors: Errors
+    kv_bytes_per_token: Positive
+    memory: Memory
+
+    @model_validator(mode="after")
+    def _formula_has_its_coefficients(self) -> Profile:
+        if self.formula not in FORMULAS:
+            raise ValueError(f"formula: unknown {self.formula!r}{nearest(self.formula, FORMULAS)}")
+        expected = FORMULAS[self.formula].coefficients
+        for missing in (name for name in expected if name not in self.coefficients):
+            raise ValueError(f"coefficients.{missing}: missing")
+        for unknown in (name for name in self.coefficients if name not in expected):
+            raise ValueError(f"coefficients.{unknown}: unknown key{nearest(unknown, expected)}")
+        return self
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block of the engine that was measured."""
+        return self.identity.block_size
+
+    @property
+    def held_out_error(self) -> float | None:
+        """Largest absolute relative error on rows that were not fitted; None when no row could be held out."""
+        return max((abs(residual.relative_error) for residual in self.errors.held_out), default=None)
+
+    @property
+    def in_sample_error(self) -> float | None:
+        """Largest absolute relative error on the fitted rows; None for a synthetic profile."""
+        return max((abs(residual.relative_error) for residual in self.errors.in_sample), default=None)
+
+    def step_time(self) -> StepTime:
+        """The formula with its coefficients bound."""
+        return FORMULAS[self.formula](
+            {name: coefficient.value for name, coefficient in self.coefficients.items()},
+            self.overhead.constant_s.value,
+            self.overhead.prompt_token_s.value,
+            self.measured,
+        )
+
+    def kv_cache_bytes(self, gpu_memory_utilization: float = 0.92) -> int:
+        """Bytes of one device left for KV: device * utilization - weights - other (vLLM's rule; 0.92 is its default).
+
+        ``memory.other`` is an assumption (origin ``prior``) unless the engine's own start-up figure was recorded.
+        """
+        memory = self.memory
+        return int(memory.device.value * gpu_memory_utilization) - memory.weights.value - memory.other.value
+
+    def num_gpu_blocks(
+        self, block_size: int, gpu_memory_utilization: float = 0.92, kv_cache_memory_bytes: int | None = None
+    ) -> int:
+        """Blocks of ``block_size`` tokens that the pool holds, the null block included, as vLLM counts.
+
+        ``kv_cache_memory_bytes``, where given, is taken verbatim in place of ``kv_cache_bytes``. Raises InputError when
+        no block fits.
+        """
+        available = kv_cache_memory_bytes
+        if available is None:
+            available = self.kv_cache_bytes(gpu_memory_utilization)
+        num_blocks = available // (block_size * self.kv_bytes_per_token)
+        if num_blocks < 1:
+            raise InputError(
+                f"profile {self.name}: {available} bytes are left for KV, less than one block of {block_size} tokens "
+                f"({block_size * self.kv_bytes_per_token} bytes)"
+            )
+        return num_blocks
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """The profile that ships under this name, or the one in this JSON file.
+
+    A string with a path separator or ending in ``.json`` is a path. Raises InputError naming file and key.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".json") or "/" in text or "\\" in text:
+        return _read(text, Path(name_or_path))
+    # Named, not imported: the profiles are data files that lie beside the calibration code.
+    shipped = importlib.resources.files("calibration") / "profiles"
+    names = [entry.name.removesuffix(".json") for entry in shipped.iterdir() if entry.name.endswith(".json")]
+    if text not in names:
+        raise InputError(f"profile: no shipped profile {text!r}{nearest(text, names)}; a file is named by its path")
+    return parse_profile((shipped / f"{text}.json").read_text(encoding="utf-8"), f"{text}.json")
+
+
+def parse_profile(content: str, file: str) -> Profile:
+    """The profile in this JSON text; ``file`` is the name that an InputError shows."""
+    try:
+        return Profile.model_validate_json(content)
+    except ValidationError as error:
+        raise InputError(f"{file}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """A validation error's first problem in one line: ``key.path: what is wrong (got value)``."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        message = "unknown key"
+    elif problem["type"] == "missing":
+        message = "missing"
+    elif problem["type"] in ("value_error", "json_invalid"):
+        message = problem["msg"].removeprefix("Value error, ")
+    else:
+        message = f"{problem['msg'][0].lower()}{problem['msg'][1:]} (got {str(problem['input'])[:60]})"
+    return f"{key}: {message}" if key else message
+
+
+def _read(name: str, path: Path) -> Profile:
+    try:
+        content = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{name}: cannot read the profile ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: not a JSON text") from None
+    return parse_profile(content, name)

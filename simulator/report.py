@@ -1,0 +1,288 @@
+"""A comparison for people and machines: a table in the terminal, and a folder with a page, the rows and the numbers."""
+
+from __future__ import annotations
+
+import base64
+import importlib.resources
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import pandas as pd
+from rich.markup import escape
+from rich.table import Table
+
+from simulator.comparison import COMPARED, Comparison, Shown, show
+from simulator.errors import InputError
+from simulator.statistics import LEVEL, t_interval
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# "Calibrated" is said only where at least this share of busy time lies in the measured range.
+CALIBRATED_SHARE = 0.9
+
+_HEADLINES = (
+    Shown("ttft_p50_s", "TTFT p50", "s", 1, True),
+    Shown("ttft_p90_s", "TTFT p90", "s", 1, True),
+    Shown("ttft_p99_s", "TTFT p99", "s", 1, True),
+    Shown("tpot_p90_s", "TPOT p90", "ms", 1000, True),
+    Shown("e2e_p90_s", "end-to-end p90", "s", 1, True),
+    Shown("output_tokens_per_s", "output", "tokens/s", 1, False),
+    Shown("hit_rate", "hit rate", "%", 100, False),
+    Shown("busy_max_over_mean", "busiest / mean", "", 1, True),
+)
+_PAGE_ONLY = (
+    Shown("inter_token_p99_s", "inter-token p99", "ms", 1000, True),
+    Shown("queue_p90_s", "queue p90", "s", 1, True),
+    Shown("busy_share", "busy", "%", 100, True),
+    Shown("kv_usage_mean", "KV use mean", "%", 100, True),
+    Shown("kv_usage_max", "KV use max", "%", 100, True),
+    Shown("num_preemptions", "preemptions", "", 1, True),
+    Shown("num_refused", "refused", "", 1, True),
+)
+_TENANT = (
+    *_HEADLINES[:6],
+    Shown("cached_share", "cached", "%", 100, False),
+    Shown("num_requests", "requests", "", 1, False),
+)
+_INSTANCE = (
+    Shown("num_finished", "finished", "", 1, False),
+    Shown("busy_share", "busy", "%", 100, True),
+    Shown("hit_rate", "hit rate", "%", 100, False),
+    Shown("kv_usage_max", "KV use max", "%", 100, True),
+    Shown("ttft_p90_s", "TTFT p90", "s", 1, True),
+)
+_MAX_INSTANCE_ROWS = 400
+# Characters of the terminal that a name and a number take, with their borders.
+_NAME_WIDTH, _COLUMN_WIDTH = 23, 17
+
+
+def print_table(comparison: Comparison, console: Console) -> None:
+    """Print what the numbers rest on, the verdict, the table (mean ± half width), refusals and how it was sampled."""
+
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    line(basis(comparison))
+    line(comparison.verdict(), style="bold")
+    # As many policies side by side as the terminal is wide.
+    num_columns = max(1, (console.width - _NAME_WIDTH) // _COLUMN_WIDTH)
+    for first in range(0, len(comparison.policies), num_columns):
+        console.print(_table(comparison, comparison.policies[first : first + num_columns]))
+    for text in (*refusal_lines(comparison), sampling(comparison), *ignored_lines(comparison)):
+        line(text)
+
+
+def _table(comparison: Comparison, policies: Sequence[str]) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("mean ± half width", no_wrap=True)
+    for policy in policies:
+        table.add_column(escape(policy), justify="right", overflow="fold", min_width=_COLUMN_WIDTH - 3)
+    for shown in _HEADLINES:
+        table.add_row(escape(_heading(shown)), *(_cell(comparison, policy, shown) for policy in policies))
+    return table
+
+
+def basis(comparison: Comparison) -> str:
+    """What the step times rest on, and how well: shares of busy time, the profile's identity, its held-out error."""
+    shares, profile = comparison.support_shares(), comparison.provenance.profile
+    error = profile.get("held_out_error")
+    accuracy = "held-out error unknown" if error is None else f"held-out error {error:.1%}"
+    word = "Calibrated: " if shares["measured"] > CALIBRATED_SHARE else ""
+    return (
+        f"{word}{shares['measured']:.1%} of busy time measured, {shares['prior']:.1%} prior, "
+        f"{shares['outside']:.1%} outside the measured range; profile {profile['name']} "
+        f"({profile['identity']}), {accuracy}."
+    )
+
+
+def sampling(comparison: Comparison) -> str:
+    """What the replications redraw, and what the intervals mean."""
+    count = comparison.num_replications
+    if count == 1:
+        return f"One replication ({comparison.provenance.workload}): no intervals."
+    return (
+        f"{count} replications with common random numbers ({comparison.provenance.workload}); "
+        f"± is the half width of the {LEVEL:.0%} Student-t interval over replications, none where nothing varies."
+    )
+
+
+def refusal_lines(comparison: Comparison) -> list[str]:
+    """One line a policy that refused requests, over all replications."""
+    return [
+        f"{policy} refused {sum(reasons.values())} requests: "
+        + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
+        for policy, reasons in comparison.refusals().items()
+    ]
+
+
+def ignored_lines(comparison: Comparison) -> list[str]:
+    """The engine arguments that were accepted although they change nothing here, if any."""
+    ignored = comparison.provenance.ignored_arguments
+    if not ignored:
+        return []
+    listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
+    return [f"Engine arguments without effect here: {listed}."]
+
+
+def check_writable(out_dir: Path) -> None:
+    """Raise InputError unless a report can be written to ``out_dir`` (made, with its parents, if it does not exist)."""
+    base = out_dir
+    while not base.exists() and base != base.parent:
+        base = base.parent
+    if not base.is_dir():
+        raise InputError(f"{out_dir}: {base} is not a folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=base, prefix=".kvcast-"):
+            pass
+    except OSError as error:
+        raise InputError(f"{out_dir}: cannot write there ({error.strerror})") from None
+
+
+def write(comparison: Comparison, out_dir: Path) -> list[Path]:
+    """Write report.html, requests.parquet, summary.json and summary.csv; return their paths.
+
+    Everything is written to a temporary folder on the same file system and moved at the end: whoever stops it on the
+    way finds nothing half-written. Files of an earlier report in ``out_dir`` are replaced, others left alone. Raises
+    InputError where the folder cannot be written.
+    """
+    writers: dict[str, Callable[[Comparison, Path], None]] = {
+        "report.html": _write_page,
+        "requests.parquet": _write_rows,
+        "summary.json": _write_json,
+        "summary.csv": _write_csv,
+    }
+    out_dir = out_dir.resolve()
+    check_writable(out_dir)
+    # Inside an existing folder (it may be a mount), beside one that is yet to be made.
+    partial = (out_dir if out_dir.exists() else out_dir.parent) / f".{out_dir.name}-{os.getpid()}.partial"
+    try:
+        partial.mkdir(parents=True)
+        for name, write_file in writers.items():
+            write_file(comparison, partial / name)
+        _move_into_place(partial, out_dir)
+    except OSError as error:
+        raise InputError(f"{out_dir}: cannot write the report ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return [out_dir / name for name in writers]
+
+
+def page(comparison: Comparison) -> str:
+    """The report as one HTML document that needs nothing else."""
+    from simulator.plots import figures, svg
+
+    source = (importlib.resources.files("simulator") / "report.html.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    images = [
+        {"caption": caption, "data": base64.b64encode(svg(figure).encode()).decode()}
+        for caption, figure in figures(comparison).items()
+    ]
+    return environment.from_string(source).render(
+        provenance=comparison.provenance,
+        scenario=json.dumps(comparison.provenance.scenario, indent=2, ensure_ascii=False),
+        verdict=comparison.verdict(),
+        basis=basis(comparison),
+        calibrated=comparison.support_shares()["measured"] > CALIBRATED_SHARE,
+        sampling=sampling(comparison),
+        refusals=refusal_lines(comparison),
+        ignored=ignored_lines(comparison),
+        num_requests=sum(len(run.requests) for run in comparison.results),
+        num_instances=comparison.results[0].num_instances,
+        policies=comparison.policies,
+        rows=[_row(comparison, shown) for shown in (*_HEADLINES, *_PAGE_ONLY)],
+        differences=_difference_rows(comparison),
+        tenants=_group_rows(comparison, "tenant", _TENANT),
+        tenant_headings=[_heading(shown) for shown in _TENANT],
+        instances=_group_rows(comparison, "instance", _INSTANCE),
+        instance_headings=[_heading(shown) for shown in _INSTANCE],
+        images=images,
+    )
+
+
+def _move_into_place(partial: Path, out_dir: Path) -> None:
+    if not out_dir.exists():
+        partial.rename(out_dir)
+        return
+    for path in sorted(partial.iterdir()):
+        path.replace(out_dir / path.name)
+
+
+def _write_page(comparison: Comparison, path: Path) -> None:
+    path.write_text(page(comparison), encoding="utf-8")
+
+
+def _write_rows(comparison: Comparison, path: Path) -> None:
+    tables = [
+        run.requests.assign(policy=run.policy, replication=run.replication) for run in comparison.results
+    ]
+    rows = pd.concat(tables, ignore_index=True)
+    # Runs may have refused for different reasons, so their categories differ until here.
+    names = ("policy", "tenant", "state", "refusal")
+    rows.astype(dict.fromkeys(names, "category")).to_parquet(path, index=False)
+
+
+def _write_json(comparison: Comparison, path: Path) -> None:
+    text = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _write_csv(comparison: Comparison, path: Path) -> None:
+    comparison.table().to_csv(path, index=False)
+
+
+def _heading(shown: Shown) -> str:
+    return f"{shown.label} [{shown.unit}]" if shown.unit else shown.label
+
+
+def _cell(comparison: Comparison, policy: str, shown: Shown) -> str:
+    found = comparison.estimate(policy, shown.key)
+    return "–" if found is None else show(found, shown.scale)
+
+
+def _row(comparison: Comparison, shown: Shown) -> dict[str, Any]:
+    cells = [
+        {"text": _cell(comparison, policy, shown), "wins": comparison.wins(policy, shown)}
+        for policy in comparison.policies
+    ]
+    return {"heading": _heading(shown), "cells": cells}
+
+
+def _difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    shown_by_key = {shown.key: shown for shown in COMPARED}
+    return [
+        {
+            "label": _heading(shown_by_key[pair.metric]),
+            "pair": f"{pair.first} − {pair.second}",
+            "difference": show(pair.estimate, shown_by_key[pair.metric].scale),
+            "p": "–" if pair.adjusted_p is None else f"{pair.adjusted_p:.2g}",
+            "answer": "yes" if pair.significant else "not shown",
+        }
+        for pair in comparison.pairs()
+    ]
+
+
+def _group_rows(comparison: Comparison, kind: str, columns: Sequence[Shown]) -> list[dict[str, Any]]:
+    """Rows by policy and tenant or instance, estimated over replications; too many instances to read give none."""
+    if kind == "instance" and comparison.results[0].num_instances * len(comparison.policies) > _MAX_INSTANCE_ROWS:
+        return []
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in comparison.results:
+        for found in run.by_tenant() if kind == "tenant" else run.by_instance():
+            groups.setdefault((run.policy, str(found[kind])), []).append(found)
+    rows = []
+    for (policy, name), members in groups.items():
+        cells = []
+        for shown in columns:
+            values = [value for member in members if (value := member.get(shown.key)) is not None]
+            cells.append(show(t_interval(values), shown.scale) if len(values) == len(members) else "–")
+        rows.append({"policy": policy, "name": name, "cells": cells})
+    return rows

@@ -1,0 +1,192 @@
+"""What one run produced, small enough to send between processes, and the headline numbers read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
+from simulator.statistics import PERCENTILES, percentiles
+
+Summary = dict[str, float | None]
+
+_LATENCIES = ("ttft", "tpot", "e2e", "queue")
+
+
+@dataclass
+class RunResult:
+    """One policy in one replication: the requests' rows, the timeline, and what instances counted.
+
+    ``busy_s[instance][support]`` are busy seconds by where the step time came from (0 measured, 1 prior, 2 outside).
+    Prefix counters are tokens at admission; those of re-admissions after a preemption are apart, as in vLLM.
+    """
+
+    policy: str
+    replication: int
+    tenants: tuple[str, ...]
+    num_instances: int
+    num_blocks: int | None
+    requests: pd.DataFrame
+    timeline: pd.DataFrame
+    gaps: LogHistogram
+    busy_s: list[list[float]]
+    num_steps: list[int]
+    max_used_blocks: list[int]
+    prefix_queries: list[int]
+    prefix_hits: list[int]
+    preempted_queries: list[int]
+    preempted_hits: list[int]
+
+    @classmethod
+    def of(cls, metrics: Metrics, *, policy: str, replication: int) -> RunResult:
+        """Everything that ``metrics`` recorded, as the result of one run."""
+        count = metrics.num_instances
+        return cls(
+            policy=policy,
+            replication=replication,
+            tenants=metrics.tenants,
+            num_instances=count,
+            num_blocks=metrics.num_blocks,
+            requests=metrics.table(),
+            timeline=metrics.timeline(),
+            gaps=metrics.gaps,
+            busy_s=[metrics.busy_s[3 * instance : 3 * instance + 3] for instance in range(count)],
+            num_steps=metrics.num_steps,
+            max_used_blocks=metrics.max_used_blocks,
+            prefix_queries=metrics.prefix_queries,
+            prefix_hits=metrics.prefix_hits,
+            preempted_queries=metrics.preempted_queries,
+            preempted_hits=metrics.preempted_hits,
+        )
+
+    @property
+    def span_s(self) -> float | None:
+        """Seconds from the first arrival to the last finish, which rates and shares are over; None if none finished."""
+        last = self.requests["finish_s"].where(self.requests["state"] == "finished").max()
+        return _known(last - self.requests["arrival_s"].min())
+
+    def summary(self) -> Summary:
+        """Headline numbers of the run, flat; None where undefined.
+
+        Latencies (seconds): ``ttft``, ``tpot``, ``inter_token``, ``e2e``, ``queue`` with ``_mean_s`` and ``_p50_s`` ...
+        ``_p99_s``. TTFT and queue time are of all requests that got so far, the others of finished ones. Rates are over
+        ``span_s``, of finished requests. ``hit_rate`` is the engine's (tokens found / tokens known at first admission),
+        ``cached_share`` the user's (cached prompt tokens / prompt tokens of finished requests).
+        """
+        finished = self.requests[self.requests["state"] == "finished"]
+        found = _counts(self.requests) | _latencies(self.requests) | self._inter_token()
+        found["span_s"] = self.span_s
+        found |= _rates(finished, self.span_s)
+        found["hit_rate"] = _ratio(sum(self.prefix_hits), sum(self.prefix_queries))
+        found["preempted_hit_rate"] = _ratio(sum(self.preempted_hits), sum(self.preempted_queries))
+        found["cached_share"] = _ratio(finished["num_cached_tokens"].sum(), finished["num_prompt_tokens"].sum())
+        found |= self._kv_usage() | self._balance(finished)
+        return found
+
+    def by_tenant(self) -> list[dict[str, Any]]:
+        """Counts, latencies (seconds), rates and cached share of each tenant, in the scenario's order.
+
+        Inter-token times are recorded by instance and step, not by tenant; a tenant's pace is its TPOT.
+        """
+        rows = []
+        for name in self.tenants:
+            mine = self.requests[self.requests["tenant"] == name]
+            finished = mine[mine["state"] == "finished"]
+            cached = _ratio(finished["num_cached_tokens"].sum(), finished["num_prompt_tokens"].sum())
+            found = _counts(mine) | _latencies(mine) | _rates(finished, self.span_s) | {"cached_share": cached}
+            rows.append({"tenant": name} | found)
+        return rows
+
+    def by_instance(self) -> list[dict[str, Any]]:
+        """Requests served, TTFT (seconds), busy share, hit rate and KV use of each instance."""
+        finished = self.requests.loc[self.requests["state"] == "finished", "instance"].value_counts()
+        first_token = self.requests.groupby("instance")["ttft_s"]
+        p50, p90 = first_token.quantile(0.5), first_token.quantile(0.9)
+        rows, span_s = [], self.span_s
+        for instance in range(self.num_instances):
+            busy_s = sum(self.busy_s[instance])
+            rows.append({
+                "instance": instance,
+                "num_finished": int(finished.get(instance, 0)),
+                "num_steps": self.num_steps[instance],
+                "busy_s": busy_s,
+                "busy_share": _ratio(busy_s, span_s),
+                "hit_rate": _ratio(self.prefix_hits[instance], self.prefix_queries[instance]),
+                "kv_usage_max": _ratio(self.max_used_blocks[instance], self.num_blocks),
+                "ttft_p50_s": _known(p50.get(instance)),
+                "ttft_p90_s": _known(p90.get(instance)),
+            })
+        return rows
+
+    def refusals(self) -> dict[str, int]:
+        """Refused requests by reason, in order of first appearance."""
+        return {str(reason): int(count) for reason, count in self.requests["refusal"].value_counts(sort=False).items()}
+
+    def support_s(self) -> dict[str, float]:
+        """Busy seconds of all instances by where the step time lies: measured, a prior, outside the measured range."""
+        names = {"measured": MEASURED, "prior": PRIOR, "outside": OUTSIDE}
+        return {name: sum(busy[code] for busy in self.busy_s) for name, code in names.items()}
+
+    def _inter_token(self) -> Summary:
+        found: Summary = {"inter_token_mean_s": self.gaps.mean()}
+        for percent in PERCENTILES:
+            found[f"inter_token_p{percent}_s"] = self.gaps.quantile(percent / 100)
+        return found
+
+    def _kv_usage(self) -> Summary:
+        """KV use over time (an idle instance is empty, as in vLLM's gauge) and its peak, as shares of the pool."""
+        line = self.timeline
+        held = float((line["mean_used_blocks"] * line["width_s"]).sum())
+        capacity = None if self.span_s is None or not self.num_blocks else self.span_s * self.num_blocks
+        mean = _ratio(held, capacity and capacity * self.num_instances)
+        return {"kv_usage_mean": mean, "kv_usage_max": _ratio(max(self.max_used_blocks), self.num_blocks)}
+
+    def _balance(self, finished: pd.DataFrame) -> Summary:
+        """How busy instances are, and how unequal: the largest over the mean (1 is even)."""
+        busy = [sum(seconds) for seconds in self.busy_s]
+        served = finished["instance"].value_counts()
+        mean_busy, mean_served = sum(busy) / self.num_instances, len(finished) / self.num_instances
+        return {
+            "busy_share": _ratio(mean_busy, self.span_s),
+            "busy_max_over_mean": _ratio(max(busy), mean_busy),
+            "requests_max_over_mean": _ratio(max(served, default=0), mean_served),
+        }
+
+
+def _counts(requests: pd.DataFrame) -> Summary:
+    states = requests["state"].value_counts()
+    found: Summary = {"num_requests": len(requests)}
+    found |= {f"num_{state}": int(count) for state, count in sorted(states.items())}
+    found["num_preemptions"] = int(requests["num_preemptions"].sum())
+    return found
+
+
+def _latencies(requests: pd.DataFrame) -> Summary:
+    """Mean and percentiles of the four durations that a request's row holds."""
+    found: Summary = {}
+    for name in _LATENCIES:
+        values = requests[f"{name}_s"].dropna().to_numpy()
+        found[f"{name}_mean_s"] = float(values.mean()) if len(values) else None
+        points = percentiles(values)
+        for index, percent in enumerate(PERCENTILES):
+            found[f"{name}_p{percent}_s"] = points[index] if points else None
+    return found
+
+
+def _rates(finished: pd.DataFrame, span_s: float | None) -> Summary:
+    output, prompt = int(finished["num_output_tokens"].sum()), int(finished["num_prompt_tokens"].sum())
+    return {
+        "requests_per_s": _ratio(len(finished), span_s),
+        "output_tokens_per_s": _ratio(output, span_s),
+        "total_tokens_per_s": _ratio(output + prompt, span_s),
+    }
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return float(part) / float(whole) if whole else None

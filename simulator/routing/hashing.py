@@ -1,0 +1,46 @@
+"""Policies that send equal keys to equal places: no state at all."""
+
+from __future__ import annotations
+
+import hashlib
+
+from simulator.errors import InputError
+from simulator.request import Request
+from simulator.routing.decision import Send
+from simulator.routing.router import Router
+from simulator.routing.view import View
+
+
+class SessionHash(Router):
+    """All requests of a session to one instance, by a consistent hash. vLLM production-stack ``a6c01db``, ``session``.
+
+    The hash is blake2b and then the jump consistent hash of Lamping and Veach (2014) in place of a ring: as even, and
+    one more instance moves only the sessions that it takes. A request without a session is an error rather than a case
+    for another policy (upstream: lowest QPS), since then the comparison would be of something else.
+    """
+
+    summary = "each session to one instance, by consistent hash"
+    source = "vLLM production-stack session (a6c01db); Lamping and Veach 2014"
+
+    def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
+        """Raises InputError for a request without a session."""
+        if request.session is None:
+            raise InputError(
+                f"routing session_hash: request {request.request_id} has no session: the workload has none, the trace "
+                "lacks session_from: second_block, or the prompt has no second block"
+            )
+        digest = hashlib.blake2b(str(request.session).encode(), digest_size=8).digest()
+        return Send(jump_hash(int.from_bytes(digest, "big"), self.num_instances))
+
+
+def jump_hash(key: int, num_buckets: int) -> int:
+    """The bucket of a 64-bit ``key``: Lamping and Veach, "A fast, minimal memory, consistent hash algorithm" (2014).
+
+    Growing from n to n + 1 buckets moves a key only into the new bucket, with probability 1 / (n + 1).
+    """
+    bucket, jump = -1, 0
+    while jump < num_buckets:
+        bucket = jump
+        key = (key * 2862933555777941757 + 1) % 2**64
+        jump = int((bucket + 1) * (2**31 / ((key >> 33) + 1)))
+    return bucket

@@ -1,0 +1,80 @@
+"""What every routing policy is made of: checked parameters, and one method that chooses."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from simulator.errors import InputError, nearest
+from simulator.request import Request
+from simulator.routing.decision import Decision
+from simulator.routing.view import View
+
+Index = Literal["none", "dispatch", "events"]
+
+
+class Params(BaseModel):
+    """A policy's parameters: frozen, hashable, strict about types and names. Policies without any use it as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Router(ABC):
+    """A routing policy. One object a run; it reads the view and the request's prompt, and draws from ``rng`` alone.
+
+    ``index`` says what fills the view's block index: nothing, the router's own dispatches, or block events that arrive
+    ``event_delay_s`` seconds after the engine's step. ``needs_block_keys`` says whether ``request.block_keys`` is read.
+    """
+
+    summary: ClassVar[str]
+    source: ClassVar[str]
+    Params: ClassVar[type[Params]] = Params
+
+    index: Index = "none"
+    event_delay_s: float = 0.0
+    ttl_s: float | None = None
+    tracks_active_blocks: bool = False
+
+    def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
+        self.params = params
+        self.num_instances = num_instances
+        self.rng = rng
+
+    @property
+    def needs_block_keys(self) -> bool:
+        """Whether the policy looks at block keys at all."""
+        return self.index != "none" or self.tracks_active_blocks
+
+    def make_view(self, block_size: int) -> View:
+        """The empty view that this router reads; ``block_size`` is the engine's, in tokens."""
+        return View(
+            self.num_instances,
+            block_size,
+            fills_at_dispatch=self.index == "dispatch",
+            ttl_s=self.ttl_s,
+            tracks_active_blocks=self.tracks_active_blocks,
+        )
+
+    @abstractmethod
+    def choose(self, request: Request, view: View, now_s: float) -> Decision:
+        """Where the request goes at ``now_s``. Changes nothing in the view: the cluster reports the dispatch."""
+
+
+def read_params(policy: str, model: type[Params], values: dict[str, Any]) -> Params:
+    """``values`` checked against ``model``. Raises InputError, one line for the first thing wrong."""
+    for key in values:
+        if key not in model.model_fields:
+            hint = nearest(key, model.model_fields) if model.model_fields else " (it has none)"
+            raise InputError(f"routing {policy}: {key}: unknown parameter{hint}")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        if not message.startswith("got ") and where:
+            message = f"got {first['input']!r}, {message[:1].lower()}{message[1:]}"
+        raise InputError(f"routing {policy}: {where + ': ' if where else ''}{message}") from None

@@ -1,0 +1,47 @@
+"""Scenarios: `load` a file or `parse` a text into a frozen `Scenario`; anything wrong is one line.
+
+Reading order: ``model`` (what can be said), ``strict_yaml`` (how it is read), ``problems`` (how errors are worded).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from simulator.errors import InputError
+from simulator.scenario import problems, strict_yaml
+from simulator.scenario.model import ClusterSpec, Scenario
+
+__all__ = ["ClusterSpec", "Scenario", "load", "parse"]
+
+
+def load(path: str | Path) -> Scenario:
+    """The scenario in this file, checked together with its profile. Raises InputError ``FILE: key.path: ...``."""
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{path}: is a folder, expected a YAML file")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file, expected a scenario in YAML") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8, expected a YAML text") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot read it ({error.strerror})") from None
+    return parse(text, str(path), file.parent)
+
+
+def parse(text: str, where: str = "scenario", base_dir: str | Path = ".") -> Scenario:
+    """The scenario in ``text``, which errors call ``where``; its paths start from ``base_dir``. Raises InputError."""
+    data = strict_yaml.read(text, where)
+    try:
+        scenario = Scenario.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{where}: {problems.one_line(error, Scenario, data)}") from None
+    scenario._base_dir = Path(base_dir)
+    try:
+        scenario.check()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return scenario

@@ -1,0 +1,161 @@
+"""A scenario: the frozen description of one experiment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
+
+from simulator.engine_args import EngineArgs, EngineConfig, resolve
+from simulator.errors import InputError
+from simulator.profile import Profile, load_profile
+from simulator.routing import RoutingSpec, parse_routing
+from simulator.units import Count, PositiveCount
+from simulator.workload.spec import TenantSpec, WorkloadSpec
+
+
+def _read_routing(entry: Any) -> RoutingSpec:
+    return entry if isinstance(entry, RoutingSpec) else parse_routing(entry)
+
+
+def _write_routing(spec: RoutingSpec) -> dict[str, Any]:
+    return {"policy": spec.policy, **spec.params.model_dump(mode="json")}
+
+
+Routing = Annotated[
+    RoutingSpec,
+    PlainValidator(_read_routing),
+    PlainSerializer(_write_routing),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "properties": {"policy": {"type": "string"}}, "required": ["policy"]},
+            ],
+            "description": "a policy by name, or {policy: name, parameter: value, ...} (see `kvcast routers`)",
+        }
+    ),
+]
+
+
+class ClusterSpec(BaseModel):
+    """The serving instances: equal engines behind one router."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instances: PositiveCount = Field(description="how many engines, a whole number")
+
+
+class Scenario(BaseModel):
+    """One experiment: an engine on a profiled device, so many of them, their tenants, and the routers to compare.
+
+    Two scenarios that say the same have the same ``digest``, wherever their files lie.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = Field(
+        description="a name of letters, digits, '.', '_' and '-' (output folders are called after it)"
+    )
+    question: StrictStr = Field(default="", description="what the experiment is to answer")
+    seed: Count = 0
+    engine: EngineArgs = Field(description="a mapping of vLLM's engine arguments")
+    profile: StrictStr = Field(description="the name of a shipped profile or the path of a JSON file", min_length=1)
+    cluster: ClusterSpec = Field(description="a mapping with 'instances'")
+    workload: WorkloadSpec = Field(description="a mapping with 'tenants'")
+    routing: tuple[Routing, ...] = Field(description="a list of routing policies", min_length=1)
+    replications: PositiveCount = 1
+
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+
+    @model_validator(mode="after")
+    def _each_policy_once(self) -> Self:
+        labels = [spec.label for spec in self.routing]
+        if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+            raise ValueError(f"policy {repeated[0]} occurs twice in 'routing', expected each once")
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative paths in the scenario start from: that of its file."""
+        return self._base_dir
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything the scenario says, defaults included, as canonical JSON."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def device_profile(self) -> Profile:
+        """The profile that ``profile`` names. Raises InputError."""
+        if self.profile.endswith(".json") or "/" in self.profile or "\\" in self.profile:
+            return load_profile(self.base_dir / self.profile)
+        return load_profile(self.profile)
+
+    @cached_property
+    def engine_config(self) -> EngineConfig:
+        """The engine's arguments with every default filled in. Raises InputError ``engine.key: ...``."""
+        problem = self.engine.problem()
+        if problem is not None:
+            raise InputError(f"engine.{problem[0]}: {problem[1]}")
+        profile = self.device_profile
+        try:
+            return resolve(self.engine, profile)
+        except InputError as error:
+            raise InputError(f"engine.{error}") from None
+
+    def check(self) -> None:
+        """Raise InputError where the scenario, its profile and its files do not fit together."""
+        _ = self.engine_config
+        for index, tenant in enumerate(self.workload.tenants):
+            if tenant.trace is not None and not (self.base_dir / tenant.trace.path).is_file():
+                raise InputError(f"workload.tenants[{index}].trace.path: no such file {tenant.trace.path!r}, "
+                                 f"expected a path relative to {str(self.base_dir)!r}")  # fmt: skip
+
+    def changed(
+        self,
+        *,
+        seed: int | None = None,
+        replications: int | None = None,
+        limit: int | None = None,
+        routing: tuple[RoutingSpec, ...] | None = None,
+    ) -> Scenario:
+        """A copy with what is given. ``limit`` is the most requests a tenant sends. Raises InputError."""
+        update: dict[str, Any] = {"seed": seed, "replications": replications, "routing": routing}
+        if limit is not None:
+            tenants = tuple(_limited(tenant, limit) for tenant in self.workload.tenants)
+            update["workload"] = self.workload.model_copy(update={"tenants": tenants})
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {name: value for name, value in update.items() if value is not None}
+        copy = Scenario.model_validate({**kept, **given})
+        copy._base_dir = self._base_dir
+        return copy
+
+
+def _limited(tenant: TenantSpec, limit: int) -> TenantSpec:
+    if tenant.trace is not None:
+        fewest = min(limit, tenant.trace.limit or limit)
+        return tenant.model_copy(update={"trace": tenant.trace.model_copy(update={"limit": fewest})})
+    synthetic = tenant.synthetic
+    if synthetic is None or synthetic.num_requests is None:
+        raise InputError(f"limit: tenant {tenant.name!r} ends after a duration, expected one with num_requests")
+    fewest = min(limit, synthetic.num_requests)
+    return tenant.model_copy(update={"synthetic": synthetic.model_copy(update={"num_requests": fewest})})
