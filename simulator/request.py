@@ -65,6 +65,7 @@ class Request:
         self.refusal: str | None = None
         self.instance: int | None = None
         self.block_keys: list[int] = []
+        self.prompt_end: int | None = None  # position after the prompt (prefix.py), once its keys are computed
         self.queued_s: float | None = None
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None

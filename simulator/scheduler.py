@@ -95,7 +95,7 @@ class Scheduler:
         limit = min(request.max_tokens, room)
         request.last_output = min(request.oracle_num_output_tokens, limit)
         request.stops_early = request.last_output < limit
-        if not request.block_keys:
+        if request.prompt_end is None and self.kv.caching:
             root = self.prefixes.root(request.cache_salt, request.lora)
             request.block_keys, request.prompt_end = self.prefixes.keys(request.prompt, root)
         self.waiting.add(request)
@@ -141,9 +141,11 @@ class Scheduler:
         index = first
         while True:
             border = self.group.next_border(index)
-            if border is None or border - lead >= end:
+            if border is None:
                 break
             step = max(index, border - lead)
+            if step >= end:
+                break
             self._admission.repeat_lookups(step - index)
             self._pass_borders(step)
             self._admission.repeat_lookups(1)
@@ -162,6 +164,16 @@ class Scheduler:
             return 1
         num_steps = group.next_change(self.completing) - self.completing + 1
         return 1 + self._affordable_moves(num_steps - 1) if num_steps > 1 else 1
+
+    def steps_to_events(self) -> int | None:
+        """After how many further completions KV events leave, as far as is known; None if none will."""
+        if self.pool.events:
+            return 1
+        border = self.group.next_border(self.next_index)
+        if border is None:
+            return None
+        lead, lag = (0, 1) if self.asynchronous else (1, 0)
+        return max(self.next_index, border - lead) - lag - self.completing + 1
 
     def abort(self, request: Request) -> None:
         """End a request between steps; blocks return at once, output in flight is dropped."""

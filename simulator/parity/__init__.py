@@ -1,7 +1,7 @@
 """Parity with vLLM: the same case is played to the real scheduler and to ours, and every record must be equal.
 
-``cases`` makes random cases (no dependency but the standard library). ``engine_harness`` runs in an interpreter that has
-vLLM; it drives vLLM's own ``Scheduler`` or ``AsyncScheduler`` with its own ``KVCacheManager`` and no model
+``cases`` makes random cases (no dependency but the standard library). ``engine_harness`` runs in an interpreter that
+has vLLM; it drives vLLM's own ``Scheduler`` or ``AsyncScheduler`` with its own ``KVCacheManager`` and no model
 (``vllm_engine`` builds them). ``replay`` plays the same cases to our scheduler and writes the same records, which are
 compared for equality: there is no tolerance anywhere.
 
@@ -19,8 +19,8 @@ One JSON object, format ``kvcast-case-1``, with ``family``, ``seed``, ``dialect`
 
 ``requests``: in order of arrival; id (int, ties of the priority order fall to the smaller one), step, prompt
     (runs ``[segment, start, length]``, segment null = tokens that occur nowhere else), output_segment (int; null =
-    tokens that occur nowhere else), max_tokens, num_output_tokens (the true length; if below max_tokens its last token is
-    a stop token), priority, arrival_time, salt (string or null), lora (int from 1, or null), skip_reading_prefix_cache,
+    tokens that occur nowhere else), max_tokens, num_output_tokens (the true length; if below max_tokens its last token
+    is a stop token), priority, arrival_time, salt (string or null), lora (int from 1, or null), skip_reading_prefix_cache,
     acceptance (list or null).
     Equal (segment, position) means equal token; token i of an answer is (output_segment, i), so a later prompt may
     quote it. The stop token is that very token, so quoting is unaffected.
@@ -44,12 +44,12 @@ A step index counts iterations of the engine loop. Iteration i does, in this ord
    finished requests and of prefill chunks).
 
 If afterwards the scheduler has no requests and nothing is launched, i jumps to the smallest step of a remaining arrival
-or action, or to i + 1 if that is larger; with none remaining the case ends. An iteration without a schedule, an update, a
-reset or an abort that found its request has no record.
+or action, or to i + 1 if that is larger; with none remaining the case ends. An iteration without a schedule, an update,
+a reset or an abort that found its request has no record.
 
 The worker: when a batch is launched, a request in it that is no prefill chunk (computed >= known tokens + placeholders
-after ``schedule``) will deliver 1 + a tokens. a = 0 without drafts. A request admitted in this very step has dummy drafts
-only (vLLM's padding): a = 0. Else a = min(acceptance[k mod len], number of scheduled drafts), where k counts this
+after ``schedule``) will deliver 1 + a tokens. a = 0 without drafts. A request admitted in this very step has dummy
+drafts only (vLLM's padding): a = 0. Else a = min(acceptance[k mod len], number of scheduled drafts), where k counts this
 request's launches of this kind, including those whose output is later dropped; acceptance null or empty = 0. Delivered
 tokens are the next ones of the answer, counted from what the request has at that update.
 
@@ -75,15 +75,16 @@ The harness prints one line a case: {"case": <the case>, "records": [...], "summ
     ``first``      [[id, num_cached_tokens], ...] reported with a first output
     ``finished``   [[id, num_output_tokens, "stop" | "length"], ...] in order
     ``running``, ``waiting``, ``skipped``, ``num_free``   as above, after the update
-    ``prefix``     [requests, queries, hits, preempted_requests, preempted_queries, preempted_hits] since the last update
+    ``prefix``     since the last update: [requests, queries, hits, preempted_requests, preempted_queries,
+                   preempted_hits]
     ``events``     KV events published by this update: ["S", label] stored, ["R", label] removed, ["C"] all cleared
     ``free``       [[block id, label or null], ...] the free list, head first
 
 ``label`` is a small integer: block hashes are numbered from 0 in the order of their first "S" in the case.
 
-If vLLM raises an AssertionError (a defect of its own), the case ends with the record {"index", "assertion": "schedule" |
-"update" | "reset", "message"}. More than 1000 schedules in a row that schedule nothing end it with {"index", "stalled":
-true}. The iteration in which it happened has no other record.
+If vLLM raises an AssertionError (a defect of its own), the case ends with the record {"index", "assertion": "schedule"
+| "update" | "reset", "message"}. More than 1000 schedules in a row that schedule nothing end it with {"index",
+"stalled": true}. The iteration in which it happened has no other record.
 
 With ``--digest`` every record is {"index", "digest"}: the first 16 hex digits of the SHA-256 of the record's JSON text
 (sorted keys, no spaces). With ``--time-only`` there are no records, and KV events are off, as is vLLM's default.

@@ -12,8 +12,8 @@ edge         everything at once under heavy pressure: output in flight at preemp
 
 ``large`` cases of a family have 500 requests and realistic sizes, for comparing speed.
 
-A case follows from (family, seed, dialect, size) alone. The two dialects of a seed are the same case but for the options
-which 0.23 lacks and the combinations in which it hangs.
+A case follows from (family, seed, dialect, size) alone. The two dialects of a seed are the same case but for the
+options which 0.23 lacks and the combinations in which it hangs.
 """
 
 from __future__ import annotations

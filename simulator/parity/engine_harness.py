@@ -3,7 +3,7 @@
 Run by an interpreter that has vLLM (0.32 or 0.23); of this repository it needs this package alone, and no dependency::
 
     PYTHONPATH=REPOSITORY python -m simulator.parity.engine_harness --describe
-    PYTHONPATH=REPOSITORY python -m simulator.parity.engine_harness [CASES.jsonl] [--digest | --time-only] > RECORDS.jsonl
+    PYTHONPATH=REPOSITORY python -m simulator.parity.engine_harness [--digest | --time-only] [CASES.jsonl] > RECORDS
 
 Nothing of vLLM is replaced but its model: the scheduler, the KV cache manager, the block hashes and the request objects
 are vLLM's own.

@@ -1,0 +1,250 @@
+"""One serving instance: schedule, wait, complete.
+
+The engine loop is vLLM's (``v1/core/core.py``: ``step``, ``step_with_batch_queue``): while fewer plans are in flight than the
+engine's depth, schedule another; wait for the oldest; process its output. A step ends at *stretch start + elapsed*,
+whether it is waited for alone or together with those after it, so that both give the same times to the bit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from simulator.clock import Alarm, Clock
+from simulator.metrics import Metrics
+from simulator.plan import Plan
+from simulator.request import Request
+from simulator.scheduler import Scheduler
+from simulator.step_time import StepTime
+
+if TYPE_CHECKING:
+    import simpy
+
+
+class Listener(Protocol):
+    """Who is told what happens on an instance."""
+
+    def first_token(self, request: Request, now_s: float) -> None: ...
+    def finished(self, request: Request, now_s: float) -> None: ...
+    def kv_events(self, instance: int, time_s: float, events: list[int | None]) -> None: ...
+    def asleep(self, instance: Instance) -> None: ...
+
+
+class Flight:
+    """A plan on its way: the ``step``-th step of the stretch that began at ``anchor_s`` with the plan ``base``."""
+
+    __slots__ = ("anchor_s", "base", "end_s", "plan", "start_s", "step", "support")
+
+    def __init__(self, plan: Plan, base: Plan, anchor_s: float, step: int, start_s: float, end_s: float, support: int) -> None:
+        self.plan = plan
+        self.base = base
+        self.anchor_s = anchor_s
+        self.step = step
+        self.start_s = start_s
+        self.end_s = end_s
+        self.support = support
+
+    def shift(self, num_steps: int, step_time: StepTime) -> None:
+        """Become the step ``num_steps`` further on in the stretch."""
+        self.step += num_steps
+        self.start_s = self.anchor_s + step_time.elapsed(self.base, self.step - 1)
+        self.end_s = self.anchor_s + step_time.elapsed(self.base, self.step)
+
+
+class Instance:
+    """Runs one scheduler on the clock. ``advancing=False`` takes every step by itself."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        number: int,
+        scheduler: Scheduler,
+        step_time: StepTime,
+        metrics: Metrics,
+        listener: Listener,
+        *,
+        advancing: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.number = number
+        self.scheduler = scheduler
+        self.step_time = step_time
+        self.metrics = metrics
+        self.listener = listener
+        self.advancing = advancing
+        self.reports_events = scheduler.pool.events is not None
+        self.num_advances = 0
+        self._flights: deque[Flight] = deque()
+        self._last: Flight | None = None
+        self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
+        self._alarm: Alarm | None = None
+
+    def submit(self, request: Request) -> None:
+        """A request reaches the engine now: considered at the first schedule from here on."""
+        request.queued_s = self.clock.now
+        self.scheduler.add(request)
+        self._look_again()
+
+    def settle(self, limit_s: float) -> None:
+        """Write down what the steps that ended by ``limit_s`` did, without ending the advance."""
+        if self._num_steps < 2:
+            return
+        num_steps = self._steps_by(limit_s, at_most=self._num_steps - 1)
+        if num_steps:
+            first = self.scheduler.completing
+            self.scheduler.settle(num_steps)
+            self._record(first, num_steps)
+            for flight in self._flights:
+                flight.shift(num_steps, self.step_time)
+            self._num_steps -= num_steps
+
+    def next_event_s(self) -> float | None:
+        """When the next step ends that brings KV events, or None if the alarm comes no later."""
+        num_steps = self.scheduler.steps_to_events()
+        if num_steps is None or num_steps >= self._num_steps:
+            return None
+        return self._end(num_steps)
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        """Wake at the first step end from now on, where the scheduler can see what has come; at once if idle."""
+        if not self._flights:
+            self._decide(self.clock.now)
+        elif self._num_steps > 1:
+            num_steps = self._steps_by(self.clock.now, at_most=self._num_steps - 1)
+            if num_steps == 0 or self._end(num_steps) < self.clock.now:
+                num_steps += 1
+            if num_steps < self._num_steps:
+                self._sleep(num_steps)
+
+    def _wake(self, alarm: simpy.Event) -> None:
+        if alarm is not self._alarm:
+            return  # it was set before something came in between
+        now_s = self.clock.now
+        self._complete(self._num_steps, now_s)
+        self._decide(now_s)
+
+    def _decide(self, now_s: float) -> None:
+        """Keep as many plans in flight as the engine does, then sleep until the oldest has ended."""
+        scheduler, flights = self.scheduler, self._flights
+        while True:
+            while len(flights) < scheduler.depth and scheduler.has_work():
+                plan = scheduler.schedule()
+                self._note(plan, now_s)
+                self._launch(plan, now_s)
+            if not flights:
+                self._num_steps = 0
+                return
+            if flights[0].plan.num_tokens:
+                break
+            # A batch without tokens takes no time. If nothing else is in flight, nothing can come of looking again.
+            self._complete(1, now_s)
+            if not flights:
+                if scheduler.has_work():
+                    raise RuntimeError(f"instance {self.number}: requests wait and none can run")
+                self._num_steps = 0
+                return
+        self._sleep(self._steps_ahead())
+
+    def _steps_ahead(self) -> int:
+        flights = self._flights
+        if not self.advancing or flights[0].base is not flights[-1].base:
+            return 1
+        return self.scheduler.max_steps()
+
+    def _sleep(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._alarm = self.clock.at(self._end(num_steps), self._wake)
+        if num_steps > 1 and self.reports_events:
+            self.listener.asleep(self)
+
+    def _launch(self, plan: Plan, now_s: float) -> None:
+        """Put a plan behind those in flight; the device takes it up when it is free."""
+        last = self._last
+        start_s = max(now_s, self._flights[-1].end_s) if self._flights else now_s
+        if plan.continues and last is not None and last.end_s == start_s:
+            step = last.step + 1
+            end_s = last.anchor_s + self.step_time.elapsed(last.base, step)
+            flight = Flight(plan, last.base, last.anchor_s, step, start_s, end_s, last.support)
+        elif plan.num_tokens:
+            end_s = start_s + self.step_time.elapsed(plan, 1)
+            flight = Flight(plan, plan, start_s, 1, start_s, end_s, self.step_time.support(plan))
+        else:
+            flight = Flight(plan, plan, start_s, 1, start_s, start_s, 0)  # runs no model, but holds a place in the queue
+        self._flights.append(flight)
+        self._last = flight
+
+    def _end(self, num_steps: int) -> float:
+        """When the ``num_steps``-th step from the oldest flight on ends."""
+        flight = self._flights[0]
+        if num_steps == 1:
+            return flight.end_s
+        return flight.anchor_s + self.step_time.elapsed(flight.base, flight.step + num_steps - 1)
+
+    def _steps_by(self, limit_s: float, at_most: int) -> int:
+        """How many steps from the oldest flight on have ended by ``limit_s``."""
+        first_s = self._flights[0].end_s
+        if limit_s < first_s:
+            return 0
+        mean_s = (self._end(at_most) - self._flights[0].start_s) / at_most
+        num_steps = min(max(int((limit_s - self._flights[0].start_s) / mean_s), 1), at_most) if mean_s > 0 else at_most
+        while num_steps < at_most and self._end(num_steps + 1) <= limit_s:
+            num_steps += 1
+        while num_steps > 1 and self._end(num_steps) > limit_s:
+            num_steps -= 1
+        return num_steps
+
+    # --- what happened --------------------------------------------------------------------------------------------
+
+    def _note(self, plan: Plan, now_s: float) -> None:
+        """Records of a decision: first schedules, prefix hits, the last token before a preemption."""
+        for request, hit in plan.admitted:
+            if request.first_scheduled_s is None:
+                request.first_scheduled_s = now_s
+            known = request.num_prompt_tokens + request.num_output_tokens
+            self.metrics.prefix(self.number, now_s, known, hit, request.num_preemptions > 0)
+        for request in plan.preempted:
+            if request.first_token_s is not None and request.last_token_s is None:
+                request.last_token_s = now_s
+
+    def _complete(self, num_steps: int, now_s: float) -> None:
+        """Process the output of the next ``num_steps`` steps, the last of which ends now."""
+        first = self.scheduler.completing
+        finished = self.scheduler.complete(num_steps)
+        self._record(first, num_steps)
+        flight = self._flights.popleft()
+        if num_steps > 1:
+            flight.shift(num_steps - 1, self.step_time)
+            for other in self._flights:
+                other.shift(num_steps - 1, self.step_time)
+        for piece in flight.plan.pieces:
+            if piece.samples and piece.request.num_output_tokens:
+                self._token(piece.request, now_s)
+        for request in finished:
+            request.finish_s = now_s
+            self.listener.finished(request, now_s)
+
+    def _token(self, request: Request, now_s: float) -> None:
+        if request.first_token_s is None:
+            request.first_token_s = now_s
+            self.listener.first_token(request, now_s)
+        elif request.last_token_s is not None:
+            self.metrics.token_gap(now_s - request.last_token_s)
+            request.last_token_s = None
+
+    def _record(self, first: int, num_steps: int) -> None:
+        """Busy time of ``num_steps`` steps from the oldest flight on, and their KV events with the times they left."""
+        flight, scheduler = self._flights[0], self.scheduler
+        if flight.plan.num_tokens:
+            self.num_advances += 1
+            pool = scheduler.pool
+            self.metrics.advance(
+                self.number, flight.start_s, self._end(num_steps), num_steps, flight.plan, flight.support,
+                scheduler.num_waiting, len(scheduler.running), pool.num_blocks - 1 - pool.num_free,
+            )  # fmt: skip
+        if scheduler.event_batches:
+            for index, events in scheduler.event_batches:
+                self.listener.kv_events(self.number, self._end(index - first + 1), events)
+            scheduler.event_batches = []
