@@ -59,9 +59,14 @@ class Admission:
         if set_aside:
             (scheduler.skipped if self.dialect.skipped_have_own_queue else scheduler.waiting).put_back_all(set_aside)
 
+    @property
+    def counts_refusals(self) -> bool:
+        """Whether the head of the queue is looked up in every step, found no blocks, and that counts."""
+        return self._refused is not None and not self.dialect.statistics_at_admission
+
     def repeat_lookups(self, num_steps: int) -> None:
-        """Count the look-ups of a blocked head over ``num_steps`` steps that were not visited (only where look-ups count)."""
-        if num_steps <= 0 or self._refused is None or self.dialect.statistics_at_admission:
+        """Count the look-ups of a blocked head over ``num_steps`` steps that were not visited."""
+        if num_steps <= 0 or self._refused is None:
             return
         request, hit, num_evictions = self._refused
         scheduler = self._scheduler

@@ -16,11 +16,13 @@ class BlockPool:
     """``num_blocks`` blocks with ids from 0; block 0 is vLLM's null block and never handed out.
 
     ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back (0.23).
+    ``events`` collects what becomes findable and what is lost, for keys below ``announce_below``; without it, nothing.
     """
 
-    __slots__ = ("_duplicates", "cached", "events", "free", "key", "keyless_first", "num_blocks", "num_evictions", "ref_cnt")
+    __slots__ = ("_announce_below", "_duplicates", "cached", "events", "free", "key", "keyless_first", "num_blocks", "num_evictions",
+                 "ref_cnt")
 
-    def __init__(self, num_blocks: int, *, keyless_first: bool = True, record_events: bool = False) -> None:
+    def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
         self.num_blocks = num_blocks
         self.keyless_first = keyless_first
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
@@ -28,7 +30,8 @@ class BlockPool:
         self.key: list[int | None] = [None] * num_blocks
         self.cached: dict[int, int] = {}  # key -> the oldest registered block that still has it
         self._duplicates: dict[int, list[int]] = {}  # key -> later blocks of equal content, in order: nothing is merged
-        self.events: list[int | None] | None = [] if record_events else None
+        self.events: list[int | None] | None = None if announce_below is None else []
+        self._announce_below = announce_below or 0
         self.num_evictions = 0
 
     @property
@@ -43,14 +46,20 @@ class BlockPool:
     def take(self, count: int) -> list[int]:
         """The next ``count`` free blocks, without what they cached. The caller has checked that there are as many."""
         pop, key, ref_cnt = self.free.popitem, self.key, self.ref_cnt
-        blocks = []
-        for _ in range(count):
-            block = pop(False)[0]
+        blocks = [pop(False)[0] for _ in range(count)]
+        for block in blocks:
+            ref_cnt[block] = 1
             if key[block] is not None:
                 self._evict(block)
-            ref_cnt[block] = 1
-            blocks.append(block)
         return blocks
+
+    def take_one(self) -> int:
+        """The next free block: `take` for the step across a block border."""
+        block = self.free.popitem(False)[0]
+        self.ref_cnt[block] = 1
+        if self.key[block] is not None:
+            self._evict(block)
+        return block
 
     def touch(self, blocks: list[int]) -> None:
         """One more holder for each; a free one leaves the free list with its content."""
@@ -81,12 +90,19 @@ class BlockPool:
         cached, key = self.cached, self.key
         for block, name in zip(blocks, keys, strict=True):
             key[block] = name
-            if name in cached:
+            if cached.setdefault(name, block) != block:
                 self._duplicates.setdefault(name, []).append(block)
-            else:
-                cached[name] = block
         if self.events is not None:
-            self.events.extend(keys)
+            below = self._announce_below
+            self.events.extend(keys if keys[-1] < below else [name for name in keys if name < below])
+
+    def publish_one(self, block: int, name: int) -> None:
+        """`publish` for one block."""
+        self.key[block] = name
+        if self.cached.setdefault(name, block) != block:
+            self._duplicates.setdefault(name, []).append(block)
+        if self.events is not None and name < self._announce_below:
+            self.events.append(name)
 
     def reset(self) -> bool:
         """Forget all content, in place and in order; refused (False) while any block is held."""
@@ -104,15 +120,18 @@ class BlockPool:
         assert name is not None
         self.key[block] = None
         self.num_evictions += 1
-        others = self._duplicates.get(name)
-        if others is None:
-            del self.cached[name]
+        if self._duplicates and name in self._duplicates:
+            self._evict_duplicate(block, name)
         else:
-            if self.cached[name] == block:
-                self.cached[name] = others.pop(0)
-            else:
-                others.remove(block)
-            if not others:
-                del self._duplicates[name]
-        if self.events is not None:
+            del self.cached[name]
+        if self.events is not None and name < self._announce_below:
             self.events.append(~name)
+
+    def _evict_duplicate(self, block: int, name: int) -> None:
+        others = self._duplicates[name]
+        if self.cached[name] == block:
+            self.cached[name] = others.pop(0)
+        else:
+            others.remove(block)
+        if not others:
+            del self._duplicates[name]

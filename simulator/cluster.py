@@ -10,7 +10,7 @@ from simulator.clock import Clock
 from simulator.errors import InputError
 from simulator.instance import Instance
 from simulator.metrics import Metrics
-from simulator.prefix import Prefixes
+from simulator.prefix import PRIVATE, Prefixes
 from simulator.request import REFUSED, Request
 from simulator.routing.decision import Hold, Refuse, Send
 from simulator.routing.router import Router
@@ -62,7 +62,9 @@ class Cluster:
             Instance(
                 self.clock,
                 number,
-                Scheduler(config, self.prefixes, grouping=grouping, record_events=self._watches),
+                Scheduler(
+                    config, self.prefixes, grouping=grouping, announce_below=PRIVATE if self._watches else None
+                ),
                 step_time,
                 metrics,
                 self,

@@ -65,6 +65,15 @@ class Comparison:
         """Policies in the scenario's order."""
         return list(dict.fromkeys(result.policy for result in self.results))
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What people read for each policy: its name alone, or with its parameters where several share the name."""
+        short = [policy.partition("(")[0] for policy in self.policies]
+        return {
+            policy: name if name and short.count(name) == 1 else policy
+            for policy, name in zip(self.policies, short, strict=True)
+        }
+
     @property
     def num_replications(self) -> int:
         """Replications of each policy."""
@@ -129,11 +138,12 @@ class Comparison:
     def verdict(self) -> str:
         """One sentence: who wins what, from significant differences only (or what stands in the way of any)."""
         if len(self.policies) == 1:
-            return f"Only {self.policies[0]} was run: there is nothing to compare."
+            return f"Only {self.names[self.policies[0]]} was run: there is nothing to compare."
         if not any(pair.p_value is not None and pair.estimate.half_width for pair in self.pairs()):
             return self._verdict_on_this_trace()
         wins: dict[str, list[str]] = {}
-        others = []
+        leads: dict[str, list[str]] = {}
+        unordered = []
         undecided = []
         for shown in COMPARED:
             pairs = [pair for pair in self.pairs() if pair.metric == shown.key]
@@ -142,9 +152,18 @@ class Comparison:
                 undecided += [shown.label] if pairs else []
             elif best is not None and self.wins(best, shown):
                 wins.setdefault(best, []).append(self._superlative(best, shown))
+            elif best is not None and (beaten := _beaten_by(best, pairs)):
+                against = _listed([self.names[policy] for policy in self.policies if policy in beaten])
+                value = self._value(best, shown)
+                leads.setdefault(best, []).append(f"{shown.label} ({value}; shown against {against})")
             else:
-                others.append(self._partial_order(shown, pairs))
-        said = [f"{policy} has {_listed(won)}" for policy, won in wins.items()] + others
+                num_shown = sum(pair.significant for pair in pairs)
+                unordered.append(f"no policy is shown to be best in {shown.label}, "
+                                 f"though {num_shown} of {len(pairs)} pairs differ")
+        said = [f"{self.names[policy]} has {_listed(won)}" for policy, won in wins.items()]
+        said += [f"{self.names[policy]} leads, but is not shown to beat every other policy, in {_listed(led)}"
+                 for policy, led in leads.items()]
+        said += unordered
         if undecided:
             said.append(f"no policy is shown to differ in {_listed(undecided, 'or')}")
         return f"{'; '.join(said)}."
@@ -203,23 +222,6 @@ class Comparison:
     def _superlative(self, policy: str, shown: Shown) -> str:
         return f"the {'lowest' if shown.lower_is_better else 'highest'} {shown.label} ({self._value(policy, shown)})"
 
-    def _partial_order(self, shown: Shown, pairs: Sequence[Difference]) -> str:
-        """Whom the best policy is shown to beat where it does not beat all; else the pairs that are shown to differ."""
-        best = self._best(shown)
-        beaten = [
-            pair.first if pair.second == best else pair.second
-            for pair in pairs if pair.significant and best in (pair.first, pair.second)
-        ]
-        if best is None or not beaten:
-            num_shown = sum(pair.significant for pair in pairs)
-            return f"no policy is shown to be best in {shown.label}, though {num_shown} of {len(pairs)} pairs differ"
-        equal = [policy for policy in self.policies if policy != best and policy not in beaten]
-        comparative = "lower" if shown.lower_is_better else "higher"
-        return (
-            f"{best} has a {comparative} {shown.label} ({self._value(best, shown)}) than {_listed(beaten)}, "
-            f"but is not shown to differ from {_listed(equal, 'or')}"
-        )
-
     def _verdict_on_this_trace(self) -> str:
         why = "one replication" if self.num_replications == 1 else "the replications do not vary"
         leads: dict[str, list[str]] = {}
@@ -228,21 +230,42 @@ class Comparison:
             best = self._best(shown)
             if best is not None and len(values) > 1:
                 leads.setdefault(best, []).append(self._superlative(best, shown))
-        seen = "; ".join(f"{policy} has {_listed(led)}" for policy, led in leads.items()) or "all policies are alike"
-        return f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): {seen}."
+        seen = "; ".join(f"{self.names[policy]} has {_listed(led)}" for policy, led in leads.items())
+        return (
+            f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): "
+            f"{seen or 'all policies are alike'}."
+        )
 
 
 def _better(pair: Difference, shown: Shown) -> str:
     return pair.first if (pair.estimate.mean < 0) == shown.lower_is_better else pair.second
 
 
+def _beaten_by(best: str, pairs: Sequence[Difference]) -> set[str]:
+    """Whom ``best``, which has the best mean, is shown to differ from."""
+    return {
+        pair.first if pair.second == best else pair.second
+        for pair in pairs if pair.significant and best in (pair.first, pair.second)
+    }
+
+
 def show(estimate: Estimate, scale: float = 1) -> str:
-    """``mean ± half width`` in the same decimals: two significant digits of the half width, else three of the mean."""
+    """``mean ± half width`` in the same decimals: two significant digits of the half width, else three of the mean.
+
+    No more than five digits of the mean are shown; a half width that vanishes beside them is called so.
+    """
     mean = estimate.mean * scale
     half_width = None if estimate.half_width is None else estimate.half_width * scale
     decimals = _decimals(half_width, 2) if half_width else _decimals(mean, 3)
+    if mean:
+        decimals = min(decimals, _decimals(mean, 5))
     shown = f"{mean:,.{decimals}f}"
-    return shown if half_width is None else f"{shown} ± {half_width:,.{decimals}f}"
+    if half_width is None:
+        return shown
+    last_digit = 10**-decimals
+    if 0 < half_width < last_digit / 2:
+        return f"{shown} ± <{last_digit:.{decimals}f}"
+    return f"{shown} ± {half_width:,.{decimals}f}"
 
 
 def _decimals(value: float, significant: int) -> int:

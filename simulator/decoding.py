@@ -22,13 +22,14 @@ class DecodeGroup:
     """
 
     __slots__ = ("_borders", "_changes", "asynchronous", "block_size", "border", "count", "finish", "joined_max", "joined_sum",
-                 "members", "stop", "version")
+                 "members", "num_named", "stop", "version")
 
     def __init__(self, block_size: int, asynchronous: bool) -> None:
         self.block_size = block_size
         self.asynchronous = asynchronous
         self.members: dict[Request, None] = {}
         self.count = 0  # members that the next step schedules; the draining ones are not among them
+        self.num_named = 0  # members whose answers others may know as part of a prompt
         self.joined_sum = 0
         self.joined_max: int | None = None
         self.border: dict[int, list[Request]] = {}  # schedule index -> members who then need a new block
@@ -47,6 +48,7 @@ class DecodeGroup:
             return False
         request.joined = joined
         self.members[request] = None
+        self.num_named += request.output_segment is not None
         self.count += 1
         self.version += 1
         self.joined_sum += joined
@@ -78,6 +80,7 @@ class DecodeGroup:
         if finishing is not None and request in finishing:
             finishing.remove(request)
         del self.members[request]
+        self.num_named -= request.output_segment is not None
         request.num_computed_tokens = end + joined
         request.joined = None
 

@@ -78,6 +78,7 @@ class Instance:
         self._flights: deque[Flight] = deque()
         self._last: Flight | None = None
         self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
+        self._num_settled = 0  # of these, how many have been written down ahead of it
         self._alarm: Alarm | None = None
 
     def submit(self, request: Request) -> None:
@@ -87,24 +88,21 @@ class Instance:
         self._look_again()
 
     def settle(self, limit_s: float) -> None:
-        """Write down what the steps that ended by ``limit_s`` did, without ending the advance."""
+        """Write down what the steps that ended by ``limit_s`` did to the blocks, without ending the advance."""
         if self._num_steps < 2:
             return
-        num_steps = self._steps_by(limit_s, at_most=self._num_steps - 1)
-        if num_steps:
-            first = self.scheduler.completing
+        num_steps = self._steps_by(limit_s, at_most=self._num_steps - 1) - self._num_settled
+        if num_steps > 0:
             self.scheduler.settle(num_steps)
-            self._record(first, num_steps)
-            for flight in self._flights:
-                flight.shift(num_steps, self.step_time)
-            self._num_steps -= num_steps
+            self._num_settled += num_steps
+            self._date_events()
 
     def next_event_s(self) -> float | None:
         """When the next step ends that brings KV events, or None if the alarm comes no later."""
         num_steps = self.scheduler.steps_to_events()
-        if num_steps is None or num_steps >= self._num_steps:
+        if num_steps is None or self._num_settled + num_steps >= self._num_steps:
             return None
-        return self._end(num_steps)
+        return self._end(self._num_settled + num_steps)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -211,10 +209,15 @@ class Instance:
 
     def _complete(self, num_steps: int, now_s: float) -> None:
         """Process the output of the next ``num_steps`` steps, the last of which ends now."""
-        first = self.scheduler.completing
-        finished = self.scheduler.complete(num_steps)
-        self._record(first, num_steps)
-        flight = self._flights.popleft()
+        finished = self.scheduler.complete(num_steps - self._num_settled)
+        self._num_settled = num_steps
+        if self.scheduler.event_batches:
+            self._date_events()
+        flight = self._flights[0]
+        if flight.plan.num_tokens:
+            self._record(flight, num_steps, now_s)
+        self._flights.popleft()
+        self._num_settled = 0
         if num_steps > 1:
             flight.shift(num_steps - 1, self.step_time)
             for other in self._flights:
@@ -234,17 +237,20 @@ class Instance:
             self.metrics.token_gap(now_s - request.last_token_s)
             request.last_token_s = None
 
-    def _record(self, first: int, num_steps: int) -> None:
-        """Busy time of ``num_steps`` steps from the oldest flight on, and their KV events with the times they left."""
-        flight, scheduler = self._flights[0], self.scheduler
-        if flight.plan.num_tokens:
-            self.num_advances += 1
-            pool = scheduler.pool
-            self.metrics.advance(
-                self.number, flight.start_s, self._end(num_steps), num_steps, flight.plan, flight.support,
-                scheduler.num_waiting, len(scheduler.running), pool.num_blocks - 1 - pool.num_free,
-            )  # fmt: skip
-        if scheduler.event_batches:
-            for index, events in scheduler.event_batches:
-                self.listener.kv_events(self.number, self._end(index - first + 1), events)
-            scheduler.event_batches = []
+    def _record(self, flight: Flight, num_steps: int, end_s: float) -> None:
+        """What the advance took, and the state it leaves."""
+        scheduler = self.scheduler
+        pool = scheduler.pool
+        self.num_advances += 1
+        self.metrics.advance(
+            self.number, flight.start_s, end_s, num_steps, flight.plan, flight.support,
+            scheduler.num_waiting, len(scheduler.running), pool.num_blocks - 1 - pool.num_free,
+        )  # fmt: skip
+
+    def _date_events(self) -> None:
+        """Report KV events with the ends of the steps whose output they left with."""
+        scheduler = self.scheduler
+        first = scheduler.completing - self._num_settled - 1
+        for index, events in scheduler.event_batches:
+            self.listener.kv_events(self.number, self._end(index - first), events)
+        scheduler.event_batches = []

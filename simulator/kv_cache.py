@@ -92,6 +92,15 @@ class KVCache:
             request.blocks += self.pool.take(num_needed)
         return True
 
+    def publish_last(self, request: Request) -> None:
+        """Make the last block of the request's table findable, once it is full: `publish` for a request that decodes."""
+        number = len(request.blocks)
+        if request.num_published < number and self.caching:
+            keys = request.block_keys
+            name = keys[number - 1] if len(keys) >= number else self.keys(request, number)[-1]
+            self.pool.publish_one(request.blocks[-1], name)
+            request.num_published = number
+
     def publish(self, request: Request, num_tokens: int) -> None:
         """Make the request's full blocks below ``num_tokens`` findable, once each."""
         if not self.caching:

@@ -35,7 +35,8 @@ def figures(comparison: Comparison) -> dict[str, Figure]:
     drawn = {
         "Time to first token: share of requests served within a time": first_token,
         "End-to-end latency: share of requests finished within a time": end_to_end,
-        "Hit rate and queue over time: mean of the replications, shaded from lowest to highest": _over_time(comparison),
+        "Hit rate and queue over time, until twice the last arrival: mean of the replications, shaded from lowest to "
+        "highest": _over_time(comparison),
         "Load: busy share of each instance, from the least to the most busy (line: their mean)": _balance(comparison),
     }
     return {caption: figure for caption, figure in drawn.items() if figure is not None}
@@ -59,7 +60,9 @@ def _lines(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """How each policy's line is drawn."""
     palette = sns.color_palette("colorblind", max(10, len(comparison.policies)))
     return {
-        policy: {"color": palette[index], "linestyle": _DASHES[index % len(_DASHES)], "label": policy}
+        policy: {
+            "color": palette[index], "linestyle": _DASHES[index % len(_DASHES)], "label": comparison.names[policy],
+        }
         for index, policy in enumerate(comparison.policies)
     }
 
@@ -107,19 +110,29 @@ def _over_time(comparison: Comparison) -> Figure:
             table = pd.concat(runs, keys=range(len(runs)), names=["run", "bin"])
             _band(hits, table["hit_rate"] * 100, width_s, line)
             _band(waiting, table["waiting"], width_s, line)
-        hits.set(ylabel="prefix hit rate [%]", ylim=(0, 100))
+        hits.set_ylabel("prefix hit rate [%]")
+        hits.set_ylim(0, min(100, 1.1 * hits.get_ylim()[1]))
+        # Linear up to one request, so that an empty queue has a place beside one of thousands.
+        waiting.set_yscale("symlog", linthresh=1)
         waiting.set(ylabel="waiting requests\n(all instances)", xlabel="time [s]")
+        waiting.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         waiting.set_ylim(bottom=0)
-        waiting.set_xlim(left=0)
+        # What piles up under an overload may take many times as long to drain, and would squeeze all else.
+        waiting.set_xlim(0, min(waiting.get_xlim()[1], 2 * _last_arrival_s(comparison) or np.inf))
         _legend(figure, hits)
         sns.despine(fig=figure)
     return figure
 
 
+def _last_arrival_s(comparison: Comparison) -> float:
+    return max(float(run.requests["arrival_s"].max()) for run in comparison.results)
+
+
 def _shared_width_s(comparison: Comparison) -> float:
-    """A bin width that every run's own (a power of two seconds) divides, leaving at most 60 points."""
+    """A bin width that every run's own (a power of two seconds) divides, leaving at most 60 points in what is drawn."""
     width_s = max(float(run.timeline["start_s"].diff().max() or 0.0) for run in comparison.results)
     horizon_s = max(float((run.timeline["start_s"] + run.timeline["width_s"]).max()) for run in comparison.results)
+    horizon_s = min(horizon_s, 2 * _last_arrival_s(comparison) or np.inf)
     width_s = width_s if width_s > 0 else 1.0
     while horizon_s / width_s > _MAX_POINTS:
         width_s *= 2
@@ -166,8 +179,9 @@ def _balance(comparison: Comparison) -> Figure:
             offsets = (np.arange(len(ranked)) + 0.5) / len(ranked) - 0.5
             axes.bar(index + 0.8 * offsets, ranked, width=0.74 / len(ranked), color=line["color"])
             axes.hlines(ranked.mean(), index - 0.42, index + 0.42, color="0.15", linewidth=1.2)
-        axes.set_xticks(range(len(lines)), list(lines))
-        if max(map(len, lines)) * len(lines) > _ROOM_FOR_NAMES:
+        names = [comparison.names[policy] for policy in lines]
+        axes.set_xticks(range(len(names)), names)
+        if max(map(len, names)) * len(names) > _ROOM_FOR_NAMES:
             axes.tick_params(axis="x", labelrotation=20)
             for name in axes.get_xticklabels():
                 name.set(horizontalalignment="right", rotation_mode="anchor")

@@ -12,6 +12,7 @@ from simulator.request import Prompt
 
 _OFFSET_BITS = 28  # tokens in one run; a key is (chain << _OFFSET_BITS) + tokens of the run up to the block's end
 MAX_RUN_TOKENS = (1 << _OFFSET_BITS) - 1
+PRIVATE = 1 << 62  # keys from here on lie in tokens that occur nowhere else: no other request can ever look them up
 
 
 class Prefixes:
@@ -20,12 +21,12 @@ class Prefixes:
     The table grows by one entry a distinct named run. Runs whose segment is ``None`` leave nothing behind.
     """
 
-    __slots__ = ("_chains", "_num_chains", "block_size")
+    __slots__ = ("_chains", "_num_private", "block_size")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._chains: dict[tuple, int] = {}
-        self._num_chains = 0
+        self._num_private = 0
 
     def root(self, cache_salt: str | None = None, lora: str | None = None) -> int:
         """The position before the first token. A salt or an adapter keeps everything after it apart; an empty salt is none."""
@@ -36,8 +37,8 @@ class Prefixes:
     def after(self, position: int, segment: int | None, start: int = 0) -> int:
         """The position (identity of all tokens so far) at which ``segment`` begins at ``start`` after ``position``."""
         if segment is None:
-            self._num_chains += 1
-            return self._num_chains << _OFFSET_BITS
+            self._num_private += 1
+            return PRIVATE + (self._num_private << _OFFSET_BITS)
         return self._chain((position, segment, start))
 
     def keys(self, prompt: Prompt, root: int = 0) -> tuple[list[int], int]:
@@ -62,8 +63,8 @@ class Prefixes:
         return keys, position
 
     def _chain(self, name: tuple) -> int:
-        chain = self._chains.get(name)
+        chains = self._chains
+        chain = chains.get(name)
         if chain is None:
-            self._num_chains += 1
-            chain = self._chains[name] = self._num_chains << _OFFSET_BITS
+            chain = chains[name] = (len(chains) + 1) << _OFFSET_BITS
         return chain

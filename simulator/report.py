@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -24,6 +25,8 @@ from simulator.statistics import LEVEL, t_interval
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from simulator.result import RunResult
+
 # "Calibrated" is said only where at least this share of busy time lies in the measured range.
 CALIBRATED_SHARE = 0.9
 
@@ -32,8 +35,8 @@ _HEADLINES = (
     Shown("ttft_p90_s", "TTFT p90", "s", 1, True),
     Shown("ttft_p99_s", "TTFT p99", "s", 1, True),
     Shown("tpot_p90_s", "TPOT p90", "ms", 1000, True),
-    Shown("e2e_p90_s", "end-to-end p90", "s", 1, True),
-    Shown("output_tokens_per_s", "output", "tokens/s", 1, False),
+    Shown("e2e_p90_s", "E2E p90", "s", 1, True),
+    Shown("output_tokens_per_s", "output", "tok/s", 1, False),
     Shown("hit_rate", "hit rate", "%", 100, False),
     Shown("busy_max_over_mean", "busiest / mean", "", 1, True),
 )
@@ -60,11 +63,13 @@ _INSTANCE = (
 )
 _MAX_INSTANCE_ROWS = 400
 # Characters of the terminal that a name and a number take, with their borders.
-_NAME_WIDTH, _COLUMN_WIDTH = 23, 17
+_NAME_WIDTH, _COLUMN_WIDTH = 15, 16
+# Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
+_OVERLOADED_SHARE = 0.1
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
-    """Print what the numbers rest on, the verdict, the table (mean ± half width), refusals and how it was sampled."""
+    """Print what the numbers rest on, the verdict, the table (mean ± half width), notes and how it was sampled."""
 
     def line(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False)
@@ -75,15 +80,16 @@ def print_table(comparison: Comparison, console: Console) -> None:
     num_columns = max(1, (console.width - _NAME_WIDTH) // _COLUMN_WIDTH)
     for first in range(0, len(comparison.policies), num_columns):
         console.print(_table(comparison, comparison.policies[first : first + num_columns]))
-    for text in (*refusal_lines(comparison), sampling(comparison), *ignored_lines(comparison)):
+    for text in (*notes(comparison), sampling(comparison), *ignored_lines(comparison)):
         line(text)
 
 
 def _table(comparison: Comparison, policies: Sequence[str]) -> Table:
-    table = Table(header_style="bold")
-    table.add_column("mean ± half width", no_wrap=True)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table.add_column("mean ± 95% CI", no_wrap=True)
     for policy in policies:
-        table.add_column(escape(policy), justify="right", overflow="fold", min_width=_COLUMN_WIDTH - 3)
+        name = escape(comparison.names[policy])
+        table.add_column(name, justify="right", overflow="fold", min_width=_COLUMN_WIDTH - 2)
     for shown in _HEADLINES:
         table.add_row(escape(_heading(shown)), *(_cell(comparison, policy, shown) for policy in policies))
     return table
@@ -93,11 +99,11 @@ def basis(comparison: Comparison) -> str:
     """What the step times rest on, and how well: shares of busy time, the profile's identity, its held-out error."""
     shares, profile = comparison.support_shares(), comparison.provenance.profile
     error = profile.get("held_out_error")
-    accuracy = "held-out error unknown" if error is None else f"held-out error {error:.1%}"
+    accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
     word = "Calibrated: " if shares["measured"] > CALIBRATED_SHARE else ""
     return (
-        f"{word}{shares['measured']:.1%} of busy time measured, {shares['prior']:.1%} prior, "
-        f"{shares['outside']:.1%} outside the measured range; profile {profile['name']} "
+        f"{word}{shares['measured']:.1%} of busy time rests on measurement, {shares['prior']:.1%} on a prior, "
+        f"{shares['outside']:.1%} lies outside the measured range; profile {profile['name']} "
         f"({profile['identity']}), {accuracy}."
     )
 
@@ -113,12 +119,42 @@ def sampling(comparison: Comparison) -> str:
     )
 
 
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader must know before trusting the table: settings behind short names, overload, pile-ups, refusals."""
+    found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
+    for policy, name in comparison.names.items():
+        runs = [run for run in comparison.results if run.policy == policy]
+        shares = [_share_of_the_busiest(run) for run in runs]
+        if runs[0].num_instances > 1 and shares and min(shares) == 1:
+            found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
+        if all(_is_overloaded(run) for run in runs):
+            found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
+    return [*found, *refusal_lines(comparison)]
+
+
+def _share_of_the_busiest(run: RunResult) -> float:
+    """The largest share of the routed requests that one instance got; 0 without any."""
+    shares = run.requests["instance"].dropna().value_counts(normalize=True)
+    return float(shares.max()) if len(shares) else 0.0
+
+
+def _is_overloaded(run: RunResult) -> bool:
+    arrivals_s = run.requests["arrival_s"].max() - run.requests["arrival_s"].min()
+    return bool(run.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
+
+
 def refusal_lines(comparison: Comparison) -> list[str]:
-    """One line a policy that refused requests, over all replications."""
+    """Refused requests by reason, over all replications: one line where all policies agree, else one a policy."""
+    found = comparison.refusals()
+    num_sent = sum(len(run.requests) for run in comparison.results) // len(comparison.policies)
+    who = {comparison.names[policy]: reasons for policy, reasons in found.items()}
+    distinct = {tuple(sorted(reasons.items())) for reasons in found.values()}
+    if len(found) == len(comparison.policies) > 1 == len(distinct):
+        who = {"Every policy": next(iter(found.values()))}
     return [
-        f"{policy} refused {sum(reasons.values())} requests: "
-        + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
-        for policy, reasons in comparison.refusals().items()
+        f"{name} refused {sum(reasons.values()):,} of {num_sent:,} requests: "
+        + ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items()) + "."
+        for name, reasons in who.items()
     ]
 
 
@@ -193,11 +229,11 @@ def page(comparison: Comparison) -> str:
         basis=basis(comparison),
         calibrated=comparison.support_shares()["measured"] > CALIBRATED_SHARE,
         sampling=sampling(comparison),
-        refusals=refusal_lines(comparison),
+        notes=notes(comparison),
         ignored=ignored_lines(comparison),
         num_requests=sum(len(run.requests) for run in comparison.results),
         num_instances=comparison.results[0].num_instances,
-        policies=comparison.policies,
+        policies=[comparison.names[policy] for policy in comparison.policies],
         rows=[_row(comparison, shown) for shown in (*_HEADLINES, *_PAGE_ONLY)],
         differences=_difference_rows(comparison),
         tenants=_group_rows(comparison, "tenant", _TENANT),
@@ -261,7 +297,7 @@ def _difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
     return [
         {
             "label": _heading(shown_by_key[pair.metric]),
-            "pair": f"{pair.first} − {pair.second}",
+            "pair": f"{comparison.names[pair.first]} − {comparison.names[pair.second]}",
             "difference": show(pair.estimate, shown_by_key[pair.metric].scale),
             "p": "–" if pair.adjusted_p is None else f"{pair.adjusted_p:.2g}",
             "answer": "yes" if pair.significant else "not shown",
@@ -284,5 +320,5 @@ def _group_rows(comparison: Comparison, kind: str, columns: Sequence[Shown]) -> 
         for shown in columns:
             values = [value for member in members if (value := member.get(shown.key)) is not None]
             cells.append(show(t_interval(values), shown.scale) if len(values) == len(members) else "–")
-        rows.append({"policy": policy, "name": name, "cells": cells})
+        rows.append({"policy": comparison.names[policy], "name": name, "cells": cells})
     return rows

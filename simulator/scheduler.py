@@ -10,7 +10,7 @@ Requests which only decode move as a group (decoding.py) wherever that changes n
 
 from __future__ import annotations
 
-from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from simulator.admission import Admission
@@ -27,14 +27,19 @@ from simulator.waiting import key_of_victim, make_queue
 if TYPE_CHECKING:
     from simulator.engine_args import EngineConfig
 
+_in_order = attrgetter("seq")  # the order of the running list, hence of scheduling
+
 
 class Scheduler:
     """One engine's scheduler. It decides; it never waits, records or draws.
 
     ``grouping=False`` visits every running request in every step: the plain reference, to which the group must be equal.
+    KV events are kept for block keys below ``announce_below``, if that is given.
     """
 
-    def __init__(self, config: EngineConfig, prefixes: Prefixes, *, grouping: bool = True, record_events: bool = False) -> None:
+    def __init__(
+        self, config: EngineConfig, prefixes: Prefixes, *, grouping: bool = True, announce_below: float | None = None
+    ) -> None:
         self.config = config
         self.dialect: Dialect = find_dialect(config.dialect)
         speculative = config.speculative
@@ -48,7 +53,7 @@ class Scheduler:
         self.asynchronous: bool = config.async_scheduling
         self.depth = 2 if config.async_scheduling else 1
         self.pool = BlockPool(
-            config.num_gpu_blocks, keyless_first=self.dialect.keyless_blocks_first, record_events=record_events
+            config.num_gpu_blocks, keyless_first=self.dialect.keyless_blocks_first, announce_below=announce_below
         )
         self.kv = KVCache(
             self.pool,
@@ -60,6 +65,7 @@ class Scheduler:
             drop_last_hit_block=speculative.drops_last_hit_block if speculative else False,
         )
         self.prefixes = prefixes
+        self._by_priority = config.policy == "priority"
         self.waiting = make_queue(config.policy)
         self.skipped = make_queue(config.policy)  # used by dialects in which passed-over requests have their own queue
         self.running: list[Request] = []  # in order of admission; `seq` grows along it
@@ -106,8 +112,8 @@ class Scheduler:
         plan.index = self.next_index
         group = self.group
         group.drop_stopped(plan.index)
-        cap = self._prefill_cap()
-        if group.members and not self._moves_as_group(plan.index, cap):
+        cap = self._prefill_cap() if self.config.long_prefill_token_threshold else 0
+        if group.members and (self.loose or self._by_priority) and not self._moves_as_group(plan.index, cap):
             self._dissolve()
         if group.members:
             budget = inputs = self._scan_group(plan, cap)
@@ -133,25 +139,29 @@ class Scheduler:
 
     def settle(self, num_steps: int) -> None:
         """Let ``num_steps`` steps of a stretch end *and* schedule as many more (fewer than :meth:`max_steps`)."""
-        first, end = self.next_index, self.next_index + num_steps
-        # A block is published in the step that computes its last token: one before the border, or, where output returns
-        # late, at the border itself. The step's events leave with the next output processed after it was scheduled.
-        lead = 0 if self.asynchronous else 1
-        lag = 1 if self.asynchronous else 0
-        index = first
+        index, end = self.next_index, self.next_index + num_steps
+        lead, lag = self._publication_lead(), 1 if self.asynchronous else 0
+        counts_lookups = self._admission.counts_refusals
         while True:
             border = self.group.next_border(index)
             if border is None:
                 break
-            step = max(index, border - lead)
+            step = border - lead if border - lead > index else index
             if step >= end:
                 break
-            self._admission.repeat_lookups(step - index)
-            self._pass_borders(step)
-            self._admission.repeat_lookups(1)
-            self._collect_events(step - lag)
+            if counts_lookups:
+                self._admission.repeat_lookups(step - index)
+            self._pass_borders(step, lead)
+            if counts_lookups:
+                self._admission.repeat_lookups(1)
+            if self.pool.events:
+                self._collect_events(step - lag)  # they leave with the next output after the step was scheduled
             index = step + 1
-        self._admission.repeat_lookups(end - index)
+        if not lead and not self.asynchronous:
+            for request in self.group.border.get(end, ()):
+                self.kv.publish_last(request)
+        if counts_lookups:
+            self._admission.repeat_lookups(end - index)
         self.next_index = end
         self.completing += num_steps
 
@@ -172,8 +182,8 @@ class Scheduler:
         border = self.group.next_border(self.next_index)
         if border is None:
             return None
-        lead, lag = (0, 1) if self.asynchronous else (1, 0)
-        return max(self.next_index, border - lead) - lag - self.completing + 1
+        step = max(border - self._publication_lead(), self.next_index)
+        return step - self.asynchronous - self.completing + 1
 
     def abort(self, request: Request) -> None:
         """End a request between steps; blocks return at once, output in flight is dropped."""
@@ -224,8 +234,6 @@ class Scheduler:
     def _prefill_cap(self) -> int:
         """Longest chunk a request may have (0: no cap): ``long_prefill_token_threshold`` and its exceptions."""
         cap = self.config.long_prefill_token_threshold
-        if not cap:
-            return 0
         num_requests = len(self.running) + self.num_waiting
         if self.dialect.lone_request_uncapped and num_requests == 1:
             return 0
@@ -287,7 +295,7 @@ class Scheduler:
         plan.pieces.append(Piece(request, num_new, num_drafts))
 
     def _choose_victim(self) -> Request:
-        if self.config.policy == "priority":
+        if self._by_priority:
             return max(self.running, key=key_of_victim)
         return self.running[-1]
 
@@ -325,15 +333,11 @@ class Scheduler:
         the victim, all blocks needed must be free.
         """
         group, budget = self.group, self.budget
-        if group.count > budget:
-            return False
         loose = self.loose
-        if not loose and self.config.policy != "priority":
-            return True
         wants = [max(0, self._wanted(request, cap)) for request in loose]
         if group.count + sum(wants) > budget and self.running[-len(loose):] != loose:
             return False
-        if self.config.policy == "priority":
+        if self._by_priority:
             size = self.config.block_size
             needed = len(group.border.get(index, ())) + sum(-(-want // size) for want in wants)
             return needed <= self.pool.num_free
@@ -346,9 +350,12 @@ class Scheduler:
         also the last to visit.
         """
         index, group, budget = plan.index, self.group, self.budget
-        visits = self._at_border(index) + self.loose
+        border = group.border
+        visits = self.loose + border.get(index, [])
+        if not self.asynchronous and index + 1 in border:
+            visits += border[index + 1]
         if len(visits) > 1:
-            visits.sort(key=lambda request: request.seq)
+            visits.sort(key=_in_order)
         spent = 0
         for request in visits:
             if request.state != RUNNING:
@@ -367,7 +374,7 @@ class Scheduler:
             self.kv.grow(request, slots)
             self._place(plan, request, num_new)
             spent += num_new
-        group.border.pop(index, None)
+        border.pop(index, None)
         return budget - group.count - spent
 
     def _free_up(self, num_blocks: int, request: Request, plan: Plan) -> bool:
@@ -380,32 +387,36 @@ class Scheduler:
                 return False
         return True
 
-    def _at_border(self, index: int) -> list[Request]:
-        """Members who in step ``index`` take a block (border now) or fill one (synchronous: border in the next step)."""
-        border = self.group.border
-        visits = list(border.get(index, ()))
-        if not self.asynchronous:
-            visits += border.get(index + 1, ())
-        return visits
+    def _publication_lead(self) -> int:
+        """How many steps before its border a member's full block must be published within a stretch.
 
-    def _pass_borders(self, index: int) -> None:
+        It happens in the step that computes the block's last token: one earlier, or at the border where output returns late.
+        Nobody looks a block up within a stretch, so that only the order of KV events can tell: unless somebody could know
+        the answer's blocks, one visit a border is enough.
+        """
+        return 1 if not self.asynchronous and self.pool.events is not None and self.group.num_named else 0
+
+    def _pass_borders(self, index: int, lead: int) -> None:
         """The borders of a step in which nothing else happens and blocks suffice."""
-        visits = self._at_border(index)
+        border = self.group.border
+        visits = border.get(index, [])
+        if lead and index + 1 in border:
+            visits = visits + border[index + 1]
         if len(visits) > 1:
-            visits.sort(key=lambda request: request.seq)
+            visits.sort(key=_in_order)
         for request in visits:
             self._pass_border(request, index)
-        self.group.border.pop(index, None)
+        border.pop(index, None)
 
     def _pass_border(self, request: Request, index: int) -> None:
-        computed = index + request.joined
-        if computed % self.config.block_size == 0:
-            request.blocks += self.pool.take(1)
-            self.group.pass_border(request, index)
-            if self.asynchronous:
-                self.kv.publish(request, computed)
+        """Publish the block that is full and, at the border itself, take the next one."""
+        if (index + request.joined) % self.config.block_size:
+            self.kv.publish_last(request)
         else:
-            self.kv.publish(request, computed + 1)
+            block = self.pool.take_one()
+            self.kv.publish_last(request)
+            request.blocks.append(block)
+            self.group.pass_border(request, index)
 
     def _affordable_moves(self, num_moves: int) -> int:
         """For how many further steps, at most ``num_moves``, the free blocks are certain to suffice."""
@@ -458,7 +469,7 @@ class Scheduler:
             plan.decode_context = group.decode_context(index)
             plan.max_context = group.max_context(index)
         if plan.pieces:
-            plan.pieces.sort(key=lambda piece: piece.request.seq)
+            plan.pieces.sort(key=_in_order)
             for piece in plan.pieces:
                 plan.count(piece)
                 self._advance(piece)

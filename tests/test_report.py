@@ -80,14 +80,17 @@ def write(comparison: Comparison, folder: Path) -> list[str]:
 def test_the_terminal_says_first_what_the_numbers_rest_on(comparison: Comparison) -> None:
     text = printed(comparison)
     first, second = text.splitlines()[:2]
-    assert first.startswith("Calibrated: 97.5% of busy time measured, 0.0% prior, 2.5% outside the measured range;")
-    assert "profile made-up (no device, no engine), held-out error 4.3%" in " ".join(text.split())
+    assert first.startswith(
+        "Calibrated: 97.5% of busy time rests on measurement, 0.0% on a prior, 2.5% lies outside the measured range;"
+    )
+    accuracy = "profile made-up (no device, no engine), held-out error at most 4.3% where measured"
+    assert accuracy in " ".join(text.split())
     assert comparison.verdict()[:40] in text
     assert second
     found = comparison.estimate("least_requests", "ttft_p90_s")
     assert found is not None
     assert show(found) in text
-    assert "round_robin refused 6 requests: 6 longer than max_model_len." in text
+    assert "round_robin refused 6 of 600 requests: longer than max_model_len (6)." in text
     assert "every request drawn anew (seeded)" in text
     assert "disable_log_stats=True" in text
 
@@ -99,7 +102,7 @@ def test_calibrated_is_said_only_above_ninety_percent_measured(comparison: Compa
     at_the_border = Comparison(comparison.provenance, runs)
     for text in (printed(at_the_border), report.page(at_the_border)):
         assert "calibrated" not in text.lower()
-        assert "90.0% of busy time measured, 10.0% prior" in " ".join(text.split())
+        assert "90.0% of busy time rests on measurement, 10.0% on a prior" in " ".join(text.split())
 
 
 def test_an_unknown_error_is_called_unknown(comparison: Comparison) -> None:
@@ -107,6 +110,33 @@ def test_an_unknown_error_is_called_unknown(comparison: Comparison) -> None:
 
     provenance = replace(comparison.provenance, profile={"name": "p", "identity": "i", "held_out_error": None})
     assert "held-out error unknown" in report.basis(Comparison(provenance, comparison.results))
+
+
+def test_short_names_stand_for_settings_that_are_said(comparison: Comparison) -> None:
+    assert comparison.names["dynamo(event_delay_s=0.01)"] == "dynamo"
+    assert "dynamo stands for dynamo(event_delay_s=0.01)." in report.notes(comparison)
+    twice = draw_comparison(2, {"dynamo": 1.0, "dynamo(temperature=1.0)": 1.0}, 20)
+    assert list(twice.names.values()) == twice.policies
+
+
+def test_every_policy_refusing_alike_is_one_line() -> None:
+    refusing = draw_comparison(2, {"round_robin": 1.0}, 300)
+    alike = Comparison(refusing.provenance, [*refusing.results, *draw_comparison(2, {"round_robin": 1.0}, 300).results])
+    for run in alike.results[2:]:
+        run.policy = "twin"
+    assert report.refusal_lines(alike) == ["Every policy refused 6 of 600 requests: longer than max_model_len (6)."]
+
+
+def test_a_pile_up_and_an_overload_are_pointed_out(comparison: Comparison) -> None:
+    assert not [note for note in report.notes(comparison) if "overloaded" in note or "every request" in note]
+    drawn = draw_comparison(2, {"piled": 1.0, "fine": 1.0}, 60)
+    for run in drawn.results[:2]:
+        run.requests["instance"] = 3
+        run.requests["queue_s"] = run.requests["arrival_s"]
+    assert report.notes(drawn) == [
+        f"piled sent every request to one of {NUM_INSTANCES} instances.",
+        "piled is overloaded: its queues grow while requests arrive, and latencies with them.",
+    ]
 
 
 def test_one_replication_is_called_so() -> None:
@@ -118,10 +148,10 @@ def test_one_replication_is_called_so() -> None:
 
 def test_the_page_answers_first_and_holds_the_numbers(comparison: Comparison) -> None:
     page = Page(report.page(comparison))
-    order = [page.text.index(words) for words in (comparison.verdict(), "Policies compared", "Figures", "How this was")]
+    parts = (report.basis(comparison), comparison.verdict(), "Policies compared", "Figures", "How this was")
+    order = [page.text.index(words) for words in parts]
     assert order == sorted(order)
-    assert report.basis(comparison) in page.text
-    assert page.tables["policies"][0][1:] == comparison.policies
+    assert page.tables["policies"][0][1:] == list(comparison.names.values())
     rows = {row[0]: row[1:] for row in page.tables["policies"]}
     for heading, metric, scale in (("TTFT p90 [s]", "ttft_p90_s", 1), ("hit rate [%]", "hit_rate", 100)):
         found = [comparison.estimate(policy, metric) for policy in comparison.policies]
@@ -129,7 +159,7 @@ def test_the_page_answers_first_and_holds_the_numbers(comparison: Comparison) ->
     assert len(page.tables["tenants"]) == 1 + 2 * len(comparison.policies)
     assert len(page.tables["instances"]) == 1 + NUM_INSTANCES * len(comparison.policies)
     assert len(page.tables["differences"]) == 1 + len(comparison.pairs())
-    for part in ("0" * 64, "seed", "kvcast 0.1.0", "disable_log_stats=True", "6 longer than max_model_len"):
+    for part in ("0" * 64, "seed", "kvcast 0.1.0", "disable_log_stats=True", "longer than max_model_len (6)"):
         assert part in page.text
 
 

@@ -20,8 +20,8 @@ One JSON object, format ``kvcast-case-1``, with ``family``, ``seed``, ``dialect`
 ``requests``: in order of arrival; id (int, ties of the priority order fall to the smaller one), step, prompt
     (runs ``[segment, start, length]``, segment null = tokens that occur nowhere else), output_segment (int; null =
     tokens that occur nowhere else), max_tokens, num_output_tokens (the true length; if below max_tokens its last token
-    is a stop token), priority, arrival_time, salt (string or null), lora (int from 1, or null), skip_reading_prefix_cache,
-    acceptance (list or null).
+    is a stop token), priority, arrival_time, salt (string or null), lora (int from 1, or null),
+    skip_reading_prefix_cache, acceptance (list or null).
     Equal (segment, position) means equal token; token i of an answer is (output_segment, i), so a later prompt may
     quote it. The stop token is that very token, so quoting is unaffected.
 
@@ -49,9 +49,9 @@ a reset or an abort that found its request has no record.
 
 The worker: when a batch is launched, a request in it that is no prefill chunk (computed >= known tokens + placeholders
 after ``schedule``) will deliver 1 + a tokens. a = 0 without drafts. A request admitted in this very step has dummy
-drafts only (vLLM's padding): a = 0. Else a = min(acceptance[k mod len], number of scheduled drafts), where k counts this
-request's launches of this kind, including those whose output is later dropped; acceptance null or empty = 0. Delivered
-tokens are the next ones of the answer, counted from what the request has at that update.
+drafts only (vLLM's padding): a = 0. Else a = min(acceptance[k mod len], number of scheduled drafts), where k counts
+this request's launches of this kind, including those whose output is later dropped; acceptance null or empty = 0.
+Delivered tokens are the next ones of the answer, counted from what the request has at that update.
 
 Records
 -------

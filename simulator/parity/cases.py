@@ -127,7 +127,7 @@ def _large_engine(rng: random.Random, family: str) -> Case:
     engine.update(
         block_size=16,
         max_model_len=4096,
-        num_gpu_blocks=rng.randint(3000, 5000) if pressed else 20_000,
+        num_gpu_blocks=rng.randint(600, 2500) if pressed else 20_000,
         max_num_batched_tokens=rng.choice([2048, 8192]),
         max_num_seqs=rng.choice([64, 128, 256]),
         max_num_active_seqs=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from math import inf
 from typing import Any
 
 from simulator.block_pool import CLEARED
@@ -53,7 +54,7 @@ class Replay:
 
     def __init__(self, case: dict[str, Any], *, grouping: bool = True) -> None:
         config = engine_config(case)
-        self.scheduler = Scheduler(config, Prefixes(config.block_size), grouping=grouping, record_events=True)
+        self.scheduler = Scheduler(config, Prefixes(config.block_size), grouping=grouping, announce_below=inf)
         self.requests = {row["id"]: make_request(row) for row in case["requests"]}
         self.rows = deque(case["requests"])
         self.actions = deque(case["actions"])
@@ -83,18 +84,18 @@ class Replay:
         record: Record = {"index": index, "aborted": [], "resets": [], "schedule": None, "update": None}
         while self.rows and self.rows[0]["step"] <= index:
             self.scheduler.add(self.requests[self.rows.popleft()["id"]])
-        acted = self._act(index, record, during=False)
+        self._act(index, record, during=False)
         scheduled = self._has_requests()
         if scheduled:
             plan = self.scheduler.schedule()
             self.tells_finished = False
             self.launched.append((index, plan))
             record["schedule"] = self._schedule_record(plan)
-        acted |= self._act(index, record, during=True)
+        self._act(index, record, during=True)
         if self.launched and not (scheduled and self._launches_another()):
             of, plan = self.launched.popleft()
             record["update"] = self._update_record(of, plan)
-        return record if scheduled or record["update"] or acted else None
+        return record if scheduled or record["update"] or record["aborted"] or record["resets"] else None
 
     def _launches_another(self) -> bool:
         scheduler = self.scheduler
@@ -105,8 +106,8 @@ class Replay:
     def _has_requests(self) -> bool:
         return self.scheduler.has_work() or self.tells_finished
 
-    def _act(self, index: int, record: Record, during: bool) -> bool:
-        """Carry out what is due before the schedule or during execution; whether anything was."""
+    def _act(self, index: int, record: Record, during: bool) -> None:
+        """Carry out what is due before the schedule or during execution."""
         due = [a for a in self.actions if a["step"] <= index and (a.get("when") == "during") == during]
         for action in due:
             self.actions.remove(action)
@@ -121,7 +122,6 @@ class Replay:
                 if action["reset_running"]:
                     self.preempted_by_reset += [r.request_id for r in reversed(self.scheduler.running)]
                 record["resets"].append(self.scheduler.reset_prefix_cache(action["reset_running"]))
-        return bool(due)
 
     def _queues(self) -> Record:
         scheduler = self.scheduler

@@ -1,0 +1,427 @@
+"""Small clusters with drawn workloads, run on the simulation's clock, with everything that can be seen of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from hypothesis import strategies as st
+
+from simulator.cluster import Cluster
+from simulator.engine_args.config import EngineConfig
+from simulator.metrics import Metrics
+from simulator.plan import Plan
+from simulator.request import Request
+from simulator.routing import Hold, Refuse, Router, Send, make_router, parse_routing
+from simulator.scheduler import Scheduler
+from simulator.step_time import FORMULAS, StepTime
+
+MODES = {
+    "advancing": {"advancing": True, "grouping": True},
+    "stepping": {"advancing": False, "grouping": True},
+    "plain": {"advancing": False, "grouping": False},
+}
+ROW = (
+    "request_id", "state", "refusal", "instance", "queued_s", "first_scheduled_s", "first_token_s", "finish_s",
+    "num_cached_tokens", "num_preemptions", "num_output_tokens",
+)  # fmt: skip
+
+
+def config(**changes: Any) -> EngineConfig:
+    """A small engine: one-size-fits-most values, each of which a test may change."""
+    values = {
+        "dialect": "vllm-0.32", "block_size": 4, "num_gpu_blocks": 101, "max_model_len": 200,
+        "max_num_batched_tokens": 64, "max_num_seqs": 8, "max_num_active_seqs": 8, "enable_prefix_caching": True,
+        "enable_chunked_prefill": True, "long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True,
+        "watermark": 0.0, "policy": "fcfs", "async_scheduling": False,
+    } | changes  # fmt: skip
+    if "max_num_seqs" in changes and "max_num_active_seqs" not in changes:
+        values["max_num_active_seqs"] = changes["max_num_seqs"]
+    return EngineConfig(**values)
+
+
+def step_time(formula: str = "linear", overhead: tuple[float, float] = (0.0, 0.0), **coefficients: float) -> StepTime:
+    """A formula with the coefficients given, all others 0; ``overhead``: seconds, and seconds a prompt token."""
+    unknown = set(coefficients) - set(FORMULAS[formula].coefficients)
+    assert not unknown, unknown
+    values = dict.fromkeys(FORMULAS[formula].coefficients, 0.0) | coefficients
+    return FORMULAS[formula](values, *overhead)
+
+
+def request(number: int, arrival_s: float, prompt: Any, num_outputs: int, **changes: Any) -> Request:
+    """A request whose prompt is runs, or a number of tokens that nobody else has. It stops after ``num_outputs``."""
+    runs = ((None, 0, prompt),) if isinstance(prompt, int) else tuple(prompt)
+    values = {
+        "request_id": number, "arrival_s": arrival_s, "prompt": runs,
+        "num_prompt_tokens": sum(length for _, _, length in runs),
+        "max_tokens": num_outputs, "oracle_num_output_tokens": num_outputs,
+    } | changes  # fmt: skip
+    return Request(**values)
+
+
+class Moody(Router):
+    """Takes turns, but makes every third request wait for a while and refuses every seventh."""
+
+    summary = "for tests"
+    source = "none"
+
+    def choose(self, request: Request, view: Any, now_s: float) -> Send | Hold | Refuse:
+        if request.request_id % 7 == 6:
+            return Refuse("a mood")
+        if request.request_id % 3 == 2 and now_s < request.arrival_s + 0.5:
+            return Hold(request.arrival_s + 0.5)
+        return Send(request.request_id % self.num_instances)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cluster and what it is asked, as plain values: every run of it gets fresh objects."""
+
+    engine: dict[str, Any]
+    formula: str
+    coefficients: dict[str, float]
+    overhead: tuple[float, float]
+    routing: Any
+    watch: bool  # record KV events though the router does not ask for them
+    num_instances: int
+    requests: tuple[dict[str, Any], ...]
+
+    def changed(self, **engine: Any) -> Case:
+        """The same with other engine arguments."""
+        return replace(self, engine=self.engine | engine)
+
+    def config(self) -> EngineConfig:
+        return config(**self.engine)
+
+    def workload(self) -> list[Request]:
+        return [Request(**values) for values in self.requests]
+
+    def router(self) -> Router:
+        if self.routing == "moody":
+            return Moody(None, self.num_instances, random.Random(0))
+        return make_router(parse_routing(self.routing), self.num_instances, random.Random(0))
+
+
+@dataclass
+class Advance:
+    """Busy time of one instance, as metrics are told."""
+
+    instance: int
+    start_s: float
+    end_s: float
+    num_steps: int
+    num_tokens: int
+
+
+@dataclass
+class Seen:
+    """What a run did. ``endings``: rows in the order in which requests ended, for each instance (None: refused)."""
+
+    cluster: Cluster
+    metrics: Metrics
+    requests: list[Request]
+    events: list[tuple[float, int, list[int | None]]] = field(default_factory=list)
+    advances: list[Advance] = field(default_factory=list)
+    ended: list[Request] = field(default_factory=list)
+
+    def rows(self) -> list[tuple]:
+        return [tuple(getattr(one, name) for name in ROW) for one in self.requests]
+
+    def endings(self) -> dict[int | None, list[int]]:
+        found: dict[int | None, list[int]] = {}
+        for one in self.ended:
+            found.setdefault(one.instance, []).append(one.request_id)
+        return found
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(instance.scheduler.num_preemptions for instance in self.cluster.instances)
+
+
+Hook = Callable[[int, Scheduler, str, Any], None]
+
+
+def serve(case: Case, hook: Hook | None = None, **mode: bool) -> Seen:
+    """Run the case to its end. ``hook(instance, scheduler, what, value)`` is called before and after each decision.
+
+    ``what``: "before", then "plan" with the plan, "finished" with the requests that a completion ended.
+    """
+    requests, router = case.workload(), case.router()
+    if case.watch:
+        router.index = "events"  # the cluster then feeds the view; policies that have no index do not look at it
+    metrics = Metrics(case.num_instances)
+    cluster = Cluster(
+        case.config(), step_time(case.formula, case.overhead, **case.coefficients), router, case.num_instances, metrics, **mode
+    )
+    seen = Seen(cluster, metrics, requests)
+    _observe(seen)
+    if hook is not None:
+        for instance in cluster.instances:
+            _attach(hook, instance.number, instance.scheduler)
+    cluster.run(iter(requests))
+    return seen
+
+
+def _observe(seen: Seen) -> None:
+    cluster, metrics = seen.cluster, seen.metrics
+    tell_events, tell_advance, tell_request = cluster.kv_events, metrics.advance, metrics.request
+
+    def kv_events(instance: int, time_s: float, events: list[int | None]) -> None:
+        seen.events.append((time_s, instance, list(events)))
+        tell_events(instance, time_s, events)
+
+    def advance(instance: int, start_s: float, end_s: float, num_steps: int, plan: Plan, *rest: Any) -> None:
+        seen.advances.append(Advance(instance, start_s, end_s, num_steps, plan.num_tokens))
+        tell_advance(instance, start_s, end_s, num_steps, plan, *rest)
+
+    def ended(request: Request) -> None:
+        seen.ended.append(request)
+        tell_request(request)
+
+    cluster.kv_events, metrics.advance, metrics.request = kv_events, advance, ended  # type: ignore[method-assign]
+
+
+def _attach(hook: Hook, number: int, scheduler: Scheduler) -> None:
+    schedule, complete = scheduler.schedule, scheduler.complete
+
+    def watched_schedule() -> Plan:
+        hook(number, scheduler, "before", None)
+        plan = schedule()
+        hook(number, scheduler, "plan", plan)
+        return plan
+
+    def watched_complete(num_steps: int = 1) -> list[Request]:
+        finished = complete(num_steps)
+        hook(number, scheduler, "finished", finished)
+        return finished
+
+    scheduler.schedule, scheduler.complete = watched_schedule, watched_complete  # type: ignore[method-assign]
+
+
+def decisions(case: Case, **mode: bool) -> list[tuple]:
+    """Every plan of a run that takes each step by itself: (time, instance, who computes how much, who had to go)."""
+    log: list[tuple] = []
+
+    def note(number: int, scheduler: Scheduler, what: str, value: Any) -> None:
+        if what == "plan":
+            rows = tuple((one.request_id, tokens) for one, tokens, _ in scheduler.scheduled(value))
+            gone = tuple(one.request_id for one in value.preempted)
+            hits = tuple((one.request_id, hit) for one, hit in value.admitted)
+            log.append((clock(number), number, rows, gone, hits))
+
+    seen_clock: list[Any] = []
+
+    def clock(number: int) -> float:
+        return seen_clock[0].now
+
+    original = Cluster.run
+
+    def run(cluster: Cluster, requests: Any) -> None:
+        seen_clock.append(cluster.clock)
+        original(cluster, requests)
+
+    Cluster.run = run  # type: ignore[method-assign]
+    try:
+        serve(case, note, advancing=False, **mode)
+    finally:
+        Cluster.run = original  # type: ignore[method-assign]
+    return log
+
+
+# --- comparing runs ---------------------------------------------------------------------------------------------------
+
+
+class Names:
+    """Block keys by order of appearance: fresh chains are numbered in the order of first use, which no law fixes."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, int] = {}
+
+    def __call__(self, key: int | None) -> Any:
+        if key is None:
+            return None
+        if key < 0:
+            return ("removed", self(~key))
+        return self._names.setdefault(key, len(self._names))
+
+
+def record(seen: Seen) -> dict[str, Any]:
+    """All that law 7 holds equal, in a form that two runs can be compared by."""
+    names = Names()
+    # In order of time; ties between instances have no order, those of one instance keep theirs.
+    events = sorted(seen.events, key=lambda event: event[:2])
+    return {
+        "rows": seen.rows(),
+        "endings": seen.endings(),
+        "statistics": [instance.scheduler.statistics for instance in seen.cluster.instances],
+        "events": [(time_s, number, [names(key) for key in keys]) for time_s, number, keys in events],
+        "pools": [_pool(instance.scheduler, names) for instance in seen.cluster.instances],
+        "steps": seen.metrics.num_steps,
+        "gaps": seen.metrics.gaps.weight,
+        "prefix": (seen.metrics.prefix_queries, seen.metrics.prefix_hits, seen.metrics.preempted_hits),
+        "busy": [_busy(seen, number) for number in range(seen.metrics.num_instances)],
+    }
+
+
+def _pool(scheduler: Scheduler, names: Names) -> tuple:
+    pool = scheduler.pool
+    contents = [names(key) for key in pool.key]
+    return list(pool.free), list(pool.ref_cnt), contents, {names(key): block for key, block in pool.cached.items()}
+
+
+def _busy(seen: Seen, number: int) -> list[tuple[float, float]]:
+    return intervals((one.start_s, one.end_s) for one in seen.advances if one.instance == number)
+
+
+def intervals(pairs: Any) -> list[tuple[float, float]]:
+    """The union of closed intervals, as disjoint ones in order; empty ones are left out."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(pair for pair in pairs if pair[1] > pair[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def holders(scheduler: Scheduler, requests: Sequence[Request]) -> Counter[int]:
+    """How many requests hold each block."""
+    return Counter(block for one in requests for block in one.blocks)
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+ROUTINGS: tuple[Any, ...] = (
+    "round_robin",
+    "random",
+    "least_requests",
+    "power_of_two",
+    "session_hash",
+    "longest_prefix",
+    {"policy": "longest_prefix", "index": "events"},
+    {"policy": "longest_prefix", "index": "events", "event_delay": 0.25},
+    "dynamo",
+    {"policy": "dynamo", "event_delay": 0.03},
+    {"policy": "dynamo", "event_delay": 0.5},
+    {"policy": "dynamo", "use_kv_events": False, "router_ttl_secs": 3},
+    "moody",
+)
+
+
+@st.composite
+def engines(draw: st.DrawFn) -> dict[str, Any]:
+    """Engine arguments that vLLM would start with, from a pool that holds one request of full length to a roomy one."""
+    size = draw(st.sampled_from([2, 3, 4, 8, 16, 32]))
+    max_model_len = draw(st.sampled_from([24, 60, 150]))
+    num_seqs = draw(st.integers(1, 8))
+    chunked = draw(st.booleans() | st.just(True))
+    least = num_seqs if chunked else max(num_seqs, max_model_len)
+    dialect = draw(st.sampled_from(["vllm-0.23", "vllm-0.32"]))
+    new = dialect == "vllm-0.32"
+    needed = -(-max_model_len // size)
+    threshold = draw(st.sampled_from([0, 0, 5]))
+    return {
+        "dialect": dialect,
+        "block_size": size,
+        "max_model_len": max_model_len,
+        "num_gpu_blocks": 1 + needed + draw(st.integers(0, 3) | st.integers(0, needed) | st.just(8 * needed)),
+        "max_num_batched_tokens": least + draw(st.integers(0, 8) | st.integers(0, 2 * max_model_len)),
+        "max_num_seqs": num_seqs,
+        "max_num_active_seqs": draw(st.integers(1, num_seqs)) if new and draw(st.booleans()) else num_seqs,
+        "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
+        "enable_chunked_prefill": chunked,
+        "long_prefill_token_threshold": threshold,
+        "long_prefill_token_threshold_adaptive": bool(threshold) and new and draw(st.booleans()),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])) if new else 0.0,
+        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "async_scheduling": draw(st.booleans()),
+    }
+
+
+# Step times: with dyadic numbers sums are exact, so that arrivals tie with the ends of steps; 0.1 ties only at times.
+TIMES: tuple[tuple[str, dict[str, float]], ...] = (
+    ("linear", {"step_s": 0.25}),
+    ("linear", {"step_s": 0.1}),
+    ("linear", {"step_s": 0.25, "prefill_token_s": 2**-6}),
+    ("linear", {"step_s": 0.125, "prefill_token_s": 2**-6, "decode_context_s": 2**-10}),
+    ("linear", {"step_s": 0.008, "prefill_token_s": 5e-5, "prefill_pair_s": 1e-7, "decode_token_s": 3e-4, "decode_context_s": 1e-5}),
+    ("host_device", {
+        "host_prefill_s": 0.037, "host_decode_s": 0.033, "prefill_token_s": 7e-4, "prefill_pair_s": 1e-5,
+        "device_step_s": 0.001, "decode_token_s": 7e-4, "decode_context_s": 1e-4,
+    }),
+    ("host_device", {"host_prefill_s": 0.25, "host_decode_s": 0.25}),
+)  # fmt: skip
+
+
+@st.composite
+def workloads(draw: st.DrawFn, max_model_len: int, step_s: float, most: int = 14) -> tuple[dict[str, Any], ...]:
+    """Requests in order of arrival: bursts, arrivals on a grid of steps, shared beginnings, follow-ups, early stops."""
+    gaps = st.sampled_from([0.0, 0.0, step_s, 2 * step_s, 7 * step_s]) | st.floats(0, 6 * step_s) | st.floats(0, 60 * step_s)
+    times = list(accumulate(draw(st.lists(gaps, min_size=1, max_size=most))))
+    found: list[dict[str, Any]] = []
+    for number, arrival_s in enumerate(times):
+        prompt = draw(_prompts(number, found, max_model_len))
+        num_prompt_tokens = sum(length for _, _, length in prompt)
+        room = max_model_len - num_prompt_tokens
+        max_tokens = draw(st.integers(1, room) | st.integers(1, min(room, 12)) | st.just(room))
+        if draw(st.integers(0, 19)) == 19:
+            max_tokens = room + 1  # one too many: refused
+        found.append({
+            "request_id": number,
+            "arrival_s": arrival_s,
+            "prompt": prompt,
+            "num_prompt_tokens": num_prompt_tokens,
+            "max_tokens": max_tokens,
+            "oracle_num_output_tokens": draw(st.just(max_tokens) | st.integers(1, max_tokens + 1)),
+            "output_segment": draw(st.sampled_from([1000 + number, None])),
+            "session": draw(st.integers(0, 3)),
+            "priority": draw(st.integers(0, 2)),
+            "cache_salt": draw(st.sampled_from([None, None, None, "salt"])),
+            "skip_reading_prefix_cache": draw(st.integers(0, 9)) == 9,
+        })  # fmt: skip
+    return tuple(found)
+
+
+@st.composite
+def _prompts(draw: st.DrawFn, number: int, earlier: list[dict[str, Any]], max_model_len: int) -> tuple:
+    kind = draw(st.sampled_from(["own", "shared", "shared", "follow-up"]))
+    own = (draw(st.sampled_from([None, 100 + number])), 0, draw(st.integers(1, max(1, max_model_len // 4))))
+    if kind == "shared":
+        length = draw(st.integers(1, max_model_len // 2))
+        return ((draw(st.integers(0, 1)), 0, length), own)
+    if kind == "follow-up" and earlier:
+        first = draw(st.sampled_from(earlier))
+        answer = (first["output_segment"], 0, first["oracle_num_output_tokens"])
+        grown = (*first["prompt"], answer, own)
+        if sum(length for _, _, length in grown) < max_model_len:
+            return grown
+    return (own,)
+
+
+@st.composite
+def cases(draw: st.DrawFn, most: int = 14) -> Case:
+    """Everything: engines, times, routers, workloads."""
+    engine = draw(engines())
+    formula, coefficients = draw(st.sampled_from(TIMES))
+    routing = draw(st.sampled_from(ROUTINGS))
+    step_s = max(coefficients.get("step_s", 0.0), coefficients.get("host_decode_s", 0.0))
+    return Case(
+        engine=engine,
+        formula=formula,
+        coefficients=coefficients,
+        overhead=draw(st.sampled_from([(0.0, 0.0), (0.0, 0.0), (0.25, 0.0), (0.01, 1e-4)])),
+        routing=routing,
+        watch=routing in ("round_robin", "random", "least_requests", "session_hash") and draw(st.booleans()),
+        num_instances=draw(st.integers(1, 3)),
+        requests=draw(workloads(engine["max_model_len"], step_s, most)),
+    )
+
+
+def stream_of(requests: Sequence[Request]) -> Iterator[Request]:
+    """Requests one at a time, as a workload gives them."""
+    yield from requests
