@@ -7,7 +7,8 @@ until it is taken: losing the key then is the only eviction there is.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
+from collections.abc import Iterator
 
 CLEARED = None  # the event of a reset; a stored key is itself, a removed one its complement (~key)
 
@@ -19,13 +20,19 @@ class BlockPool:
     ``events`` collects what becomes findable and what is lost, for keys below ``announce_below``; without it, nothing.
     """
 
-    __slots__ = ("_announce_below", "_duplicates", "cached", "events", "free", "key", "keyless_first", "num_blocks", "num_evictions",
-                 "ref_cnt")
+    __slots__ = (
+        "_announce_below", "_duplicates", "_free", "_left", "cached", "events", "key", "keyless_first", "num_blocks", "num_evictions",
+        "num_free", "ref_cnt",
+    )  # fmt: skip
 
     def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
         self.num_blocks = num_blocks
         self.keyless_first = keyless_first
-        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self.num_free = num_blocks - 1
+        # A block hit while free leaves the middle of the list: its entry stays behind, counted here, and is skipped when it
+        # comes up. The left-behind entries of a block precede its valid one, since a block with a key returns to the back.
+        self._free = deque(range(1, num_blocks))
+        self._left: dict[int, int] = {}
         self.ref_cnt = [0] * num_blocks
         self.key: list[int | None] = [None] * num_blocks
         self.cached: dict[int, int] = {}  # key -> the oldest registered block that still has it
@@ -35,63 +42,86 @@ class BlockPool:
         self.num_evictions = 0
 
     @property
-    def num_free(self) -> int:
-        return len(self.free)
-
-    @property
     def usage(self) -> float:
         """Share of the usable blocks held by requests (vLLM's ``kv_cache_usage_perc``)."""
-        return 1 - len(self.free) / (self.num_blocks - 1)
+        return 1 - self.num_free / (self.num_blocks - 1)
+
+    @property
+    def free(self) -> Iterator[int]:
+        """The free list, front first."""
+        left = dict(self._left)
+        for block in self._free:
+            if left.get(block):
+                left[block] -= 1
+            else:
+                yield block
 
     def take(self, count: int) -> list[int]:
         """The next ``count`` free blocks, without what they cached. The caller has checked that there are as many."""
-        pop, key, ref_cnt = self.free.popitem, self.key, self.ref_cnt
-        blocks = [pop(False)[0] for _ in range(count)]
+        self.num_free -= count
+        pop = self._pop if self._left else self._free.popleft
+        blocks = [pop() for _ in range(count)]
+        key, ref_cnt = self.key, self.ref_cnt
+        names = []
         for block in blocks:
             ref_cnt[block] = 1
-            if key[block] is not None:
-                self._evict(block)
+            name = key[block]
+            if name is not None:
+                key[block] = None
+                names.append(name)
+        if names:
+            self._forget(names, blocks)
         return blocks
 
     def take_one(self) -> int:
         """The next free block: `take` for the step across a block border."""
-        block = self.free.popitem(False)[0]
+        self.num_free -= 1
+        block = self._pop() if self._left else self._free.popleft()
         self.ref_cnt[block] = 1
-        if self.key[block] is not None:
-            self._evict(block)
+        name = self.key[block]
+        if name is not None:
+            self.key[block] = None
+            self._forget([name], [block])
         return block
 
     def touch(self, blocks: list[int]) -> None:
         """One more holder for each; a free one leaves the free list with its content."""
-        ref_cnt = self.ref_cnt
+        ref_cnt, left = self.ref_cnt, self._left
         for block in blocks:
             if not ref_cnt[block]:
-                del self.free[block]
+                left[block] = left.get(block, 0) + 1
+                self.num_free -= 1
             ref_cnt[block] += 1
+        if len(self._free) > 2 * self.num_blocks:
+            self._free = deque(self.free)
+            left.clear()
 
     def release(self, blocks: list[int]) -> None:
         """A holder gives back its block table, in table order; the last block is put back first."""
-        ref_cnt, key, free = self.ref_cnt, self.key, self.free
-        keyless = []
-        front = self.keyless_first
+        ref_cnt, key, first = self.ref_cnt, self.key, self.keyless_first
+        back, front = [], []
         for block in reversed(blocks):
             ref_cnt[block] -= 1
             if not ref_cnt[block]:
-                if front and key[block] is None:
-                    keyless.append(block)
+                if first and key[block] is None:
+                    front.append(block)
                 else:
-                    free[block] = None
-        for block in reversed(keyless):
-            free[block] = None
-            free.move_to_end(block, last=False)
+                    back.append(block)
+        self._free.extend(back)
+        self._free.extendleft(reversed(front))
+        self.num_free += len(back) + len(front)
 
     def publish(self, blocks: list[int], keys: list[int]) -> None:
         """Make full blocks findable under their keys."""
         cached, key = self.cached, self.key
         for block, name in zip(blocks, keys, strict=True):
             key[block] = name
-            if cached.setdefault(name, block) != block:
-                self._duplicates.setdefault(name, []).append(block)
+        if cached.keys().isdisjoint(keys):
+            cached.update(zip(keys, blocks, strict=True))
+        else:
+            for block, name in zip(blocks, keys, strict=True):
+                if cached.setdefault(name, block) != block:
+                    self._duplicates.setdefault(name, []).append(block)
         if self.events is not None:
             below = self._announce_below
             self.events.extend(keys if keys[-1] < below else [name for name in keys if name < below])
@@ -106,7 +136,7 @@ class BlockPool:
 
     def reset(self) -> bool:
         """Forget all content, in place and in order; refused (False) while any block is held."""
-        if len(self.free) != self.num_blocks - 1:
+        if self.num_free != self.num_blocks - 1:
             return False
         self.cached.clear()
         self._duplicates.clear()
@@ -115,23 +145,39 @@ class BlockPool:
             self.events.append(CLEARED)
         return True
 
-    def _evict(self, block: int) -> None:
-        name = self.key[block]
-        assert name is not None
-        self.key[block] = None
-        self.num_evictions += 1
-        if self._duplicates and name in self._duplicates:
-            self._evict_duplicate(block, name)
-        else:
-            del self.cached[name]
-        if self.events is not None and name < self._announce_below:
-            self.events.append(~name)
+    def _pop(self) -> int:
+        """The first valid entry of the free list."""
+        left = self._left
+        block = self._free.popleft()
+        while block in left:
+            if left[block] == 1:
+                del left[block]
+            else:
+                left[block] -= 1
+            block = self._free.popleft()
+        return block
 
-    def _evict_duplicate(self, block: int, name: int) -> None:
-        others = self._duplicates[name]
-        if self.cached[name] == block:
-            self.cached[name] = others.pop(0)
+    def _forget(self, names: list[int], blocks: list[int]) -> None:
+        """``blocks`` lost the content ``names`` (of those that had any, in order): the only eviction there is."""
+        self.num_evictions += len(names)
+        cached, duplicates = self.cached, self._duplicates
+        if duplicates and not duplicates.keys().isdisjoint(names):
+            self._forget_duplicates(names, set(blocks))
         else:
-            others.remove(block)
-        if not others:
-            del self._duplicates[name]
+            for name in names:
+                del cached[name]
+        if self.events is not None:
+            below = self._announce_below
+            self.events.extend([~name for name in names if name < below])
+
+    def _forget_duplicates(self, names: list[int], gone: set[int]) -> None:
+        """`_forget` where other blocks of the same content may remain; the oldest of those is found from now on."""
+        cached, duplicates = self.cached, self._duplicates
+        for name in names:
+            others = [block for block in (cached.get(name), *duplicates.pop(name, ())) if block is not None and block not in gone]
+            if not others:
+                cached.pop(name, None)
+                continue
+            cached[name] = others[0]
+            if len(others) > 1:
+                duplicates[name] = others[1:]

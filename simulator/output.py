@@ -30,6 +30,8 @@ class Output:
             for request in ending:
                 self._end_member(request)
             return ending
+        if len(pieces) == 1 and not ending:
+            return [pieces[0].request] if self._deliver_piece(pieces[0]) else []
         finished = []
         rows: list[tuple[int, Piece | Request]] = [(piece.seq, piece) for piece in pieces]
         rows += [(request.seq, request) for request in ending or ()]

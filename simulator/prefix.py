@@ -46,15 +46,17 @@ class Prefixes:
 
         A run that goes on exactly where the one before stopped is the same run: how a text is cut never matters.
         """
-        size = self.block_size
+        size, chains = self.block_size, self._chains
         keys: list[int] = []
         position, filled = root, 0
         previous, expected = None, -1
         for segment, start, length in prompt:
-            if not length:
-                continue
-            if segment is None or segment != previous or start != expected:
-                position = self.after(position, segment, start)
+            if segment is None:
+                position = self.after(position, None)
+            elif segment != previous or start != expected:
+                # `after`, written out: this line runs once a run of every prompt.
+                chain = chains.get((position, segment, start))
+                position = self.after(position, segment, start) if chain is None else chain
             if filled + length >= size:
                 keys.extend(range(position + size - filled, position + length + 1, size))
             filled = (filled + length) % size

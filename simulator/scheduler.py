@@ -334,8 +334,10 @@ class Scheduler:
         """
         group, budget = self.group, self.budget
         loose = self.loose
+        if group.count <= budget and not self._by_priority and self.running[-len(loose) :] == loose:
+            return True  # under FCFS the members come first and take one token each
         wants = [max(0, self._wanted(request, cap)) for request in loose]
-        if group.count + sum(wants) > budget and self.running[-len(loose):] != loose:
+        if group.count + sum(wants) > budget:
             return False
         if self._by_priority:
             size = self.config.block_size

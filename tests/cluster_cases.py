@@ -145,10 +145,11 @@ class Seen:
 Hook = Callable[[int, Scheduler, str, Any], None]
 
 
-def serve(case: Case, hook: Hook | None = None, **mode: bool) -> Seen:
+def serve(case: Case, hook: Hook | None = None, started: Callable[[Cluster], None] | None = None, **mode: bool) -> Seen:
     """Run the case to its end. ``hook(instance, scheduler, what, value)`` is called before and after each decision.
 
-    ``what``: "before", then "plan" with the plan, "finished" with the requests that a completion ended.
+    ``what``: "before", then "plan" with the plan, "finished" with the requests that a completion ended. ``started`` is
+    given the cluster before it runs.
     """
     requests, router = case.workload(), case.router()
     if case.watch:
@@ -162,6 +163,8 @@ def serve(case: Case, hook: Hook | None = None, **mode: bool) -> Seen:
     if hook is not None:
         for instance in cluster.instances:
             _attach(hook, instance.number, instance.scheduler)
+    if started is not None:
+        started(cluster)
     cluster.run(iter(requests))
     return seen
 
@@ -205,30 +208,16 @@ def _attach(hook: Hook, number: int, scheduler: Scheduler) -> None:
 def decisions(case: Case, **mode: bool) -> list[tuple]:
     """Every plan of a run that takes each step by itself: (time, instance, who computes how much, who had to go)."""
     log: list[tuple] = []
+    clusters: list[Cluster] = []
 
     def note(number: int, scheduler: Scheduler, what: str, value: Any) -> None:
         if what == "plan":
             rows = tuple((one.request_id, tokens) for one, tokens, _ in scheduler.scheduled(value))
             gone = tuple(one.request_id for one in value.preempted)
             hits = tuple((one.request_id, hit) for one, hit in value.admitted)
-            log.append((clock(number), number, rows, gone, hits))
+            log.append((clusters[0].clock.now, number, rows, gone, hits))
 
-    seen_clock: list[Any] = []
-
-    def clock(number: int) -> float:
-        return seen_clock[0].now
-
-    original = Cluster.run
-
-    def run(cluster: Cluster, requests: Any) -> None:
-        seen_clock.append(cluster.clock)
-        original(cluster, requests)
-
-    Cluster.run = run  # type: ignore[method-assign]
-    try:
-        serve(case, note, advancing=False, **mode)
-    finally:
-        Cluster.run = original  # type: ignore[method-assign]
+    serve(case, note, clusters.append, advancing=False, **mode)
     return log
 
 

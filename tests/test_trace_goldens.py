@@ -1,7 +1,7 @@
 """Published traces through the pool and the cache: integers made without kvcast.
 
-One cache of C blocks of 512 tokens serves the Mooncake traces in file order, one request at a time. The figures come from
-an independent program; how they are counted is said in each test.
+One cache of C blocks of 512 tokens serves the Mooncake traces in file order, one request at a time. The figures come
+from an independent program; how they are counted is said in each test.
 """
 
 from functools import cache
@@ -46,7 +46,7 @@ def requests(trace: str) -> tuple[Prefixes, tuple[Request, ...]]:
 
 
 def hits_by_id(trace: str, capacity: int) -> list[int]:
-    """Hit blocks of each request where every id is one block, the partial last one too, and nothing must be recomputed."""
+    """Hit blocks of each request where every id is one block, the partial last one too, and any may hit."""
     pool = BlockPool(capacity + 1)  # and the null block
     find = pool.cached.get
     hits = []

@@ -111,7 +111,9 @@ def _speculate(rng: random.Random, family: str, engine: Case) -> None:
     if not wanted:
         return
     engine["speculative"] = {"method": method, "num_speculative_tokens": num_drafts}
-    if method == "ngram":
+    if method == "ngram" and family == "async":
+        engine["speculative"]["method"] = "mtp"
+    elif method == "ngram":
         engine["async_scheduling"] = False  # drafts come from the host, so vLLM switches it off
     # A padded admission needs 1 + K tokens at once, or it waits forever; a draft model takes one more slot a request.
     least = 1 + num_drafts + engine["max_num_seqs"]
@@ -170,6 +172,8 @@ class _Workload:
             # vLLM's own defect: with batches in flight the adapter limit can be violated, which trips an assertion.
             self.num_adapters = min(self.num_adapters, engine["max_loras"])
         self.salts = rng.choice([0.0, 0.0, 0.3])
+        # Short answers keep last tokens in flight, which is where a victim may sit unscheduled before the scan point.
+        self.longest_answer = rng.choice([3, 8, 60]) if family == "edge" else 60
 
     def requests(self) -> list[Case]:
         """All requests in order of arrival."""
@@ -297,7 +301,7 @@ class _Workload:
         elif _chance(rng, 0.06):
             return room + rng.randint(1, 10)  # the length limit ends it first
         longest = room if self.pressed else min(room, 3 * self.engine["block_size"])
-        return rng.randint(1, max(1, min(longest, 60)))
+        return rng.randint(1, max(1, min(longest, self.longest_answer)))
 
     def _new_segment(self) -> int:
         self.num_segments += 1
