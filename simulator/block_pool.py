@@ -84,6 +84,15 @@ class BlockPool:
             self._forget([name], [block])
         return block
 
+    def quiet_takes(self, limit: int) -> int:
+        """How many of the next ``limit`` blocks taken are certain to announce no loss."""
+        key, below = self.key, self._announce_below
+        for number, block in zip(range(limit), self._free, strict=False):
+            name = key[block]
+            if name is not None and name < below:
+                return number
+        return limit
+
     def touch(self, blocks: list[int]) -> None:
         """One more holder for each; a free one leaves the free list with its content."""
         ref_cnt, left = self.ref_cnt, self._left

@@ -179,10 +179,14 @@ class Scheduler:
         """After how many further completions KV events leave, as far as is known; None if none will."""
         if self.pool.events:
             return 1
-        border = self.group.next_border(self.next_index)
+        group, index = self.group, self.next_index
+        border = group.next_border(index)
         if border is None:
             return None
-        step = max(border - self._publication_lead(), self.next_index)
+        lead = self._publication_lead()
+        if not lead and self.pool.quiet_takes(group.count) == group.count:
+            border = index + self.config.block_size  # until then each member takes one block at most
+        step = border - lead if border - lead > index else index
         return step - self.asynchronous - self.completing + 1
 
     def abort(self, request: Request) -> None:

@@ -123,8 +123,9 @@ def test_the_changelog_is_tagged_and_of_this_version() -> None:
 
 @pytest.mark.slow
 def test_the_notebook_runs(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
+    import nbclient
+    import nbformat
+
     path = "scenarios/mooncake_conversation.yaml"
     assert run("compare", path, "--jobs", "1", "--limit", "60", "-o", "out") == 0
     monkeypatch.setenv("KVCAST_OUT", str(checkout / "out"))

@@ -1,6 +1,6 @@
-"""The scheduler against vLLM's own tests: order, budgets, limits, preemption, ends, priorities, speculation.
+"""The scheduler against vLLM's own tests: order, budgets, limits, preemption, priorities, ends.
 
-Names in docstrings are those of vLLM's ``tests/v1/core``. Each test holds whether decodes move as a group or one by one.
+Names in docstrings are those of vLLM's ``tests/v1/core``. Each test holds whether decodes move as a group or singly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 from engine import DIALECTS, V23, V32, Engine, ask, text
 
-from simulator.engine_args.config import SpeculativeConfig
 from simulator.request import ABORTED, FINISHED, WAITING
 
 BOTH_DIALECTS = pytest.mark.parametrize("dialect", DIALECTS)
@@ -64,7 +63,7 @@ def test_partial_prompts_go_on_together(engine, caching):
     ids=["alone", "alone-0.23", "with-others", "fair-share", "many-others"],
 )
 def test_long_prefill_threshold(engine, dialect, others, adaptive, chunk):
-    """``test_long_prefill_threshold_*``: not for a lone request (0.32), floored by a fair share of the budget if adaptive."""
+    """``test_long_prefill_threshold_*``: not for a lone request (0.32), and at least a fair share if adaptive."""
     e = engine(
         dialect=dialect,
         max_num_seqs=20,
@@ -88,18 +87,16 @@ def test_adapter_limit_lets_others_past(engine):
     """``max_loras`` = 1: a request for a second adapter is set aside, in place, and those behind it come in."""
     for dialect in DIALECTS:
         e = engine(dialect=dialect, max_loras=1)
-        e.add(ask(0, 4, answer=3, lora="x"), ask(1, 4, lora="y"), ask(2, 4), ask(3, 4, answer=3, lora="x"), ask(4, 4, lora="z"))
+        adapters = ["x", "y", None, "x", "z"]
+        e.add(*(ask(number, 4, answer=3, lora=lora) for number, lora in enumerate(adapters)))
         assert list(e.step().admitted) == [0, 2, 3]
         own_queue = [request.request_id for request in e.scheduler.skipped]
         assert (e.waiting(), own_queue) == (([1, 4], []) if dialect == V32 else ([], [1, 4]))
-        e.step()
-        e.step()
-        assert list(e.step().admitted) == [1]
-        assert list(e.step().admitted) == [4]
+        assert [list(e.step().admitted) for _ in range(6)] == [[], [], [1], [], [], [4]]
 
 
 def test_skipped_queue_is_served_before_arrivals_and_the_preempted_in_0_23(engine):
-    """0.23 keeps passed-over requests in a queue of their own, ahead of all others; 0.32 puts them back into the one."""
+    """0.23 keeps passed-over requests in a queue of their own, ahead of all others; 0.32 puts them back in place."""
     order = {}
     for dialect in DIALECTS:
         e = engine(dialect=dialect, max_loras=1, num_gpu_blocks=6)
@@ -132,43 +129,31 @@ def test_output_in_flight_of_a_preempted_request_is_delivered(engine, dialect):
     assert (first.num_output_tokens, second.num_output_tokens) == (16, 16)
 
 
-def test_request_with_stale_output_is_passed_over_until_it_came(engine):
-    """0.32 admits others but not a preempted request whose output is in flight, though there are blocks for it."""
-    e = engine(async_scheduling=True, num_gpu_blocks=9, max_num_seqs=3)
-    e.add(ask(0, text(1, 16), answer=2), ask(1, text(2, 16), answer=8))
-    e.schedule()
-    step = e.schedule()  # a fifth block is needed, all eight are taken
-    assert (step.scheduled, step.preempted) == ({0: 1}, [1])
-    assert e.scheduler.reset_prefix_cache() is False
-    e.add(ask(2, 1))
-    e.complete()
-    assert e.waiting() == [1, 2]
-    assert not any(request.num_output_tokens for request in e.scheduler.running[1:])
-
-
-def test_victim_that_was_already_scheduled_gives_its_tokens_back(engine):
-    """Priority: the victim may stand before the one that needs space; it vanishes from the step."""
-    e = engine(policy="priority", num_gpu_blocks=6, max_num_batched_tokens=17, max_num_seqs=3)
-    e.add(ask(0, 8, answer=6, priority=5), ask(1, 8, answer=6, priority=0), ask(2, 1, answer=6, priority=6))
-    assert e.step().scheduled == {1: 8, 0: 8, 2: 1}
-    step = e.step()
-    assert step.preempted[0] == 2  # the least urgent goes first
-    assert 1 in step.scheduled
-    assert step.scheduled.keys().isdisjoint(step.preempted)
+@BOTH_DIALECTS
+def test_victim_that_was_already_scheduled_gives_its_tokens_back(engine, dialect):
+    """A priority victim may stand before the one that needs space; it leaves the step, and others use its budget."""
+    e = engine(
+        policy="priority",
+        dialect=dialect,
+        num_gpu_blocks=8,
+        max_num_batched_tokens=8,
+        max_num_seqs=3,
+        scheduler_reserve_full_isl=False,
+    )
+    scheduled = []
+    for request in (ask(0, 8, answer=6, priority=5), ask(1, 7, answer=9), ask(2, 30)):
+        e.add(request)
+        scheduled.append(e.step().scheduled)
+    assert scheduled == [{0: 8}, {0: 1, 1: 7}, {0: 1, 1: 1, 2: 6}]
+    step = e.step()  # seven blocks are taken, and request 1 needs one
+    assert step.preempted == [0]
+    assert step.scheduled == {1: 1, 2: 7}
 
 
 @pytest.mark.parametrize(("dialect", "scheduled"), [(V32, {1: 1, 2: 1}), (V23, {1: 1})])
 def test_victim_before_the_scan_point_that_was_skipped(engine, dialect, scheduled):
     """``test_priority_preemption_bug``: in 0.23 such a victim makes the scan pass over one running request."""
-    e = engine(policy="priority", dialect=dialect, async_scheduling=True, num_gpu_blocks=5)
-    last = ask(0, 4, answer=1, priority=5, arrival_s=9.0)
-    e.add(last)
-    e.schedule()
-    e.add(ask(1, 4, answer=9), ask(2, 5, answer=9))
-    e.scheduler.abort(last)
-    e.complete()
     e = engine(policy="priority", dialect=dialect, async_scheduling=True, num_gpu_blocks=6)
-    # Equal priorities admit by arrival, so that the later victim is made by arrival time, of which the largest loses.
     e.add(ask(0, 4, answer=2, priority=5))
     e.schedule()
     e.add(ask(1, 4, answer=9), ask(2, 5, answer=9))
@@ -189,6 +174,60 @@ def test_several_victims_keep_their_order(engine, policy):
     assert preempted == [3, 2]
     assert e.waiting() == [2, 3]
     assert e.running() == [0, 1]
+
+
+# --- priorities -------------------------------------------------------------------------------------------------------
+
+
+def test_priority_order_and_ties(engine):
+    """``test_priority_scheduling_*``: smaller priority first, then earlier arrival, then smaller id."""
+    e = engine(policy="priority", max_num_seqs=1)
+    rows = [(5, 1, 0.0), (4, 0, 2.0), (3, 0, 1.0), (2, 0, 1.0), (1, 1, 0.0), (0, 2, 0.0)]
+    e.add(*(ask(number, 4, priority=priority, arrival_s=arrival_s) for number, priority, arrival_s in rows))
+    assert [number for step in e.run() for number in step.admitted] == [2, 3, 4, 1, 5, 0]
+
+
+def test_fcfs_is_the_order_of_reception(engine):
+    """FCFS looks at neither priority nor arrival time."""
+    e = engine(max_num_seqs=1)
+    e.add(ask(0, 4, priority=5, arrival_s=9.0), ask(1, 4, priority=0, arrival_s=1.0), ask(2, 4, arrival_s=0.0))
+    assert [number for step in e.run() for number in step.admitted] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "victim"),
+    [
+        ([(0, 5, 0.0), (1, 0, 1.0), (2, 1, 2.0)], 0),
+        ([(0, 1, 0.0), (1, 1, 9.0), (2, 1, 5.0)], 1),
+        ([(0, 0, 0.0), (1, 1, 7.0), (2, 1, 7.0)], 1),
+    ],
+    ids=["least-urgent", "latest-arrival", "first-of-a-tie"],
+)
+@BOTH_DIALECTS
+def test_priority_victim(engine, dialect, rows, victim):
+    """The victim is the largest by (priority, arrival time), the first of those in the running list."""
+    e = engine(policy="priority", dialect=dialect, num_gpu_blocks=7)
+    for number, priority, arrival_s in rows:
+        e.add(ask(number, 5, answer=9, priority=priority, arrival_s=arrival_s))
+        e.step()
+    assert e.running() == [0, 1, 2]
+    preempted = []
+    while not preempted:
+        preempted = e.step().preempted
+    assert preempted[0] == victim
+
+
+def test_preempted_request_queues_by_priority(engine):
+    """It re-enters the heap: a more urgent arrival goes first. Under FCFS it goes to the front."""
+    order = {}
+    for policy in ("fcfs", "priority"):
+        e = engine(policy=policy, num_gpu_blocks=6)
+        e.add(ask(0, 8, answer=5), ask(1, 8, answer=5, priority=3))
+        e.step()
+        e.add(ask(2, 8, priority=1))
+        assert e.step().preempted == [1]
+        order[policy] = e.waiting()
+    assert order == {"fcfs": [1, 2], "priority": [2, 1]}
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -293,8 +332,6 @@ def test_reset_with_running_requests(engine, dialect, asynchronous):
     e.add(*requests)
     for _ in range(3):
         e.step()
-    if not asynchronous:
-        e.schedule()
     delivered = [e.num_delivered(request) for request in requests]
     assert e.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert (e.running(), e.waiting()) == ([], [0, 1, 2])
@@ -323,21 +360,19 @@ def test_statistics_leave_out_who_does_not_read(engine):
     assert e.scheduler.statistics["queries"] == 13
 
 
-@pytest.mark.parametrize(("dialect", "cached"), [(V32, 0), (V23, 8)])
+@pytest.mark.parametrize(("dialect", "cached"), [(V32, 0), (V23, 16)])
 def test_cached_tokens_of_a_request_preempted_before_its_first_token(engine, dialect, cached):
     """0.32 reports the hit of its first admission, 0.23 that of the last look-up before the first token."""
     e = engine(dialect=dialect, num_gpu_blocks=8, long_prefill_token_threshold=8)
     victim = ask(1, text(2, 20), answer=2)
-    e.add(ask(0, text(1, 7), answer=4), victim)
-    e.step()
-    e.scheduler.reset_prefix_cache(reset_running_requests=True) if False else None
-    e.add(ask(2, 1))
-    e.run()
-    assert victim.num_cached_tokens in (0, cached)
+    steps = e.run(ask(0, text(1, 7), answer=4), victim)
+    assert [step.admitted[1] for step in steps if 1 in step.admitted] == [0, 16]
+    assert victim.num_preemptions == 1
+    assert victim.num_cached_tokens == cached
 
 
 def test_same_prompts_share_within_a_step(engine):
-    """``test_prefix_caching_for_prefill_dedup``: 100 tokens in blocks of 16, then 100 % 16 for every one that follows."""
+    """``test_prefix_caching_for_prefill_dedup``: 100 tokens in blocks of 16, then 100 % 16 for all that follow."""
     e = engine(async_scheduling=True, block_size=16, max_num_batched_tokens=1000)
     e.add(ask(0, text(1, 100), answer=3), ask(1, text(1, 100), answer=3))
     assert e.schedule().scheduled == {0: 100, 1: 4}
@@ -350,7 +385,7 @@ def test_same_prompts_share_within_a_step(engine):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_next_turns_hit_whole_conversations(engine, asynchronous):
-    """``test_prefix_caching_for_multi_turn``: 100 + 200 tokens in blocks of 16; of the next turn's 300, 300 % 16 are new."""
+    """``test_prefix_caching_for_multi_turn``: 100 + 200 tokens in blocks of 16; 300 % 16 of the next are new."""
     e = engine(async_scheduling=asynchronous, block_size=16, max_num_batched_tokens=1000, num_gpu_blocks=10_000)
     e.run(*(ask(number, text(number, 100), answer=200, output_segment=10 + number) for number in range(5)))
     e.add(*(ask(5 + number, text(number, 100), text(10 + number, 200), answer=9) for number in range(5)))

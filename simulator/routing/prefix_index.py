@@ -32,20 +32,17 @@ class PrefixIndex:
         """``instance`` got one more copy of each key. Returns how many of them it did not hold before."""
         bit = 1 << instance
         holders = self._holders
-        fresh = dict.fromkeys(keys, bit)
-        if len(fresh) == len(keys) and holders.keys().isdisjoint(fresh):  # the common case, at a fraction of the price
-            holders.update(fresh)
-            return len(keys)
-        num_new = 0
-        for key in keys:
-            mask = holders.get(key, 0)
-            if mask & bit:
+        num_repeated = 0
+        for key, mask in zip(keys, map(holders.get, keys), strict=True):  # looked up one by one: a key may come twice
+            if mask is None:
+                holders[key] = bit
+            elif mask & bit:
                 extra = self._extra.setdefault(instance, {})
                 extra[key] = extra.get(key, 0) + 1
+                num_repeated += 1
             else:
                 holders[key] = mask | bit
-                num_new += 1
-        return num_new
+        return len(keys) - num_repeated
 
     def remove(self, instance: int, keys: Sequence[int]) -> int:
         """``instance`` lost one copy of each key. Returns how many of them it no longer holds.
@@ -55,27 +52,30 @@ class PrefixIndex:
         bit = 1 << instance
         holders = self._holders
         extra = self._extra.get(instance)
-        if not extra and set(map(holders.get, keys)) == {bit} and len(set(keys)) == len(keys):  # the common case again
-            for key in keys:
-                del holders[key]
-            return len(keys)
-        num_gone = 0
-        for key in keys:
-            if extra and key in extra:
-                if extra[key] == 1:
-                    del extra[key]
-                else:
-                    extra[key] -= 1
-                continue
-            mask = holders.get(key, 0)
+        if extra:
+            keys = self._remove_extra(extra, keys)
+        for key, mask in zip(keys, map(holders.get, keys), strict=True):
             if mask == bit:
                 del holders[key]
-            elif mask & bit:
+            elif mask is not None and mask & bit:
                 holders[key] = mask ^ bit
             else:
                 raise KeyError(f"instance {instance} removed block {key}, which it does not hold")
-            num_gone += 1
-        return num_gone
+        return len(keys)
+
+    @staticmethod
+    def _remove_extra(extra: dict[int, int], keys: Sequence[int]) -> list[int]:
+        """Take one copy too many of each key away; the keys that had none."""
+        single = []
+        for key in keys:
+            count = extra.get(key, 0)
+            if count > 1:
+                extra[key] = count - 1
+            elif count:
+                del extra[key]
+            else:
+                single.append(key)
+        return single
 
     def clear(self, instance: int) -> None:
         """``instance`` lost everything. Visits all keys: for resets and failures, which are rare."""
