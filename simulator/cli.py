@@ -6,6 +6,7 @@ Everything heavy is imported inside the command that needs it, so that `kvcast -
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import tempfile
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.routing import RoutingSpec
     from simulator.scenario import Scenario
 
+_DIFFERENT = 1
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 # Groups that other packages bring; loaded by name when called, since `simulator` never imports them.
@@ -116,8 +118,6 @@ def run(router: str | None, **options: Any) -> None:
 @cli.command()
 def schema() -> None:
     """Print the JSON schema of a scenario file, for editors."""
-    import json
-
     from simulator.scenario import Scenario
 
     click.echo(json.dumps(Scenario.model_json_schema(), indent=2))
@@ -159,6 +159,46 @@ def import_command(command: str, output: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         _write_whole(output, text)
+
+
+@cli.command()
+@click.argument("case_files", nargs=-1, metavar="[CASE]...", type=click.Path(path_type=Path))
+@click.option("--engine-python", default=sys.executable, help="Python interpreter that has vLLM [this one].")
+@click.option("--cases", "num_cases", type=_POSITIVE_COUNT, default=100, show_default=True, help="Random cases a family.")
+@click.option("--seed", type=_COUNT, default=0, show_default=True, help="Seed of the first case; the others follow it.")
+@click.option("--family", "families", multiple=True, help="Only this family of cases (repeatable) [all].")
+@click.option("--size", default="small", show_default=True, help="small, or large: cases of 500 requests.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for a differing case [kvcast-difference.json].")
+def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None, **chosen: Any) -> None:
+    """Compare every decision of the simulated scheduler with the vLLM installed in another interpreter.
+
+    Plays random cases, or the given CASE files, to vLLM's own scheduler and to the simulator's, and compares each step:
+    tokens, hits, preemptions, queues, free blocks, events. Exits with 1 and writes a case file if they differ.
+    """
+    from itertools import chain
+
+    from simulator.parity.engine import Engine
+    from simulator.parity.verify import Tally, dialect_of, random_cases, read_case, shrink, verify as compare_with
+
+    given = [read_case(path) for path in case_files]
+    with Engine(engine_python) as engine:
+        version = engine.version()
+        dialect, verified = dialect_of(version)
+        if not verified:
+            click.echo(f"warning: vLLM {version} is not a verified version; comparing with dialect vllm-{dialect}", err=True)
+        cases = [given] if given else random_cases(dialect, **chosen)
+        num_cases = len(given) or chosen["num_cases"] * len(cases)
+        tally = Tally()
+        with _progress("comparing", num_cases) as advance:
+            found = compare_with(engine, chain.from_iterable(cases), tally, advance)
+        if found:
+            smallest = shrink(engine, found)
+            path = output or Path("kvcast-difference.json")
+            _write_whole(path, json.dumps(smallest.to_json()))
+            click.echo(smallest.describe())
+            click.echo(f"Case: {path} (play it again: kvcast verify {path} --engine-python {engine_python})")
+        click.echo(f"vLLM {version}: {tally.describe(num_differences=1 if found else 0)}")
+    sys.exit(_DIFFERENT if found else 0)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -208,13 +248,12 @@ def _simulate(
 
     out_dir = output or Path("out") / described.name
     report.check_writable(out_dir)
-    with _progress(described, shown=not as_json) as advance:
+    num_runs = len(described.routing) * described.replications
+    with _progress("simulating", num_runs, shown=not as_json) as advance:
         comparison = experiment.compare(described, jobs=jobs, progress=advance)
     report.write(comparison, out_dir)
     if as_json:
-        import json
-
-        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
+            click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
@@ -223,8 +262,8 @@ def _simulate(
 
 
 @contextmanager
-def _progress(scenario: Scenario, *, shown: bool) -> Iterator[Callable[[], None] | None]:
-    """Something to call after each finished run, drawn on stderr where that is a terminal."""
+def _progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[], None] | None]:
+    """Something to call after each of ``total`` parts, drawn on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -233,7 +272,7 @@ def _progress(scenario: Scenario, *, shown: bool) -> Iterator[Callable[[], None]
         yield None
         return
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("simulating", total=len(scenario.routing) * scenario.replications)
+        task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
 
 

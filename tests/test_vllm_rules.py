@@ -157,7 +157,7 @@ def test_rule_06_a_chunk_in_front_starves_decodes_when_the_budget_runs_out(engin
 def pressed(engine, **changes):
     """Five usable blocks, two prompts of two: in the second step one gets the last block, the other is preempted."""
     e = engine(num_gpu_blocks=6, **changes)
-    first, second = ask(0, text(1, 8), answer=5), ask(1, text(2, 8), answer=6)
+    first, second = ask(0, text(1, 8), answer=5, priority=1), ask(1, text(2, 8), answer=6, priority=9)
     e.add(first, second)
     assert e.step().scheduled == {0: 8, 1: 8}
     return e, second
@@ -165,14 +165,14 @@ def pressed(engine, **changes):
 
 @BOTH_DIALECTS
 def test_rule_07_no_admission_in_a_step_with_a_preemption(engine, dialect):
-    """The blocks that a preemption frees are not given to a waiting request in the same step."""
-    e, _ = pressed(engine, dialect=dialect)
-    e.add(ask(2, 1))
+    """The blocks that a preemption frees are given to nobody before the next step, though the head would fit."""
+    e, _ = pressed(engine, dialect=dialect, policy="priority")
+    e.add(ask(2, 1, priority=0))
     step = e.step()
-    assert step.preempted == [1]
-    assert step.scheduled == {0: 1}
+    assert (step.preempted, step.scheduled) == ([1], {0: 1})
     assert e.pool.num_free == 2
-    assert e.waiting() == [1, 2]
+    assert e.waiting() == [2, 1]
+    assert e.step().admitted == {2: 0}
 
 
 @BOTH_DIALECTS

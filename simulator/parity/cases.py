@@ -86,7 +86,7 @@ def _engine(rng: random.Random, family: str) -> Case:
         "watermark": rng.choice([0.02, 0.1, 0.3, 0.5]) if _chance(rng, 0.2) else 0.0,
         "enable_prefix_caching": _chance(rng, 0.95),
         "policy": _policy(rng, family),
-        "async_scheduling": _chance(rng, {"async": 1.0, "speculation": 0.4, "edge": 0.6}.get(family, 0.0)),
+        "async_scheduling": _chance(rng, {"async": 1.0, "speculation": 0.4, "edge": 0.7}.get(family, 0.0)),
         "max_loras": rng.randint(1, 3) if _chance(rng, 0.2) else 0,
         "speculative": None,
     }
@@ -99,7 +99,7 @@ def _engine(rng: random.Random, family: str) -> Case:
 
 
 def _policy(rng: random.Random, family: str) -> str:
-    probability = {"priority": 1.0, "edge": 0.6, "async": 0.3, "speculation": 0.2}.get(family, 0.0)
+    probability = {"priority": 1.0, "edge": 0.7, "async": 0.3, "speculation": 0.2}.get(family, 0.0)
     return "priority" if _chance(rng, probability) else "fcfs"
 
 
@@ -172,8 +172,8 @@ class _Workload:
             # vLLM's own defect: with batches in flight the adapter limit can be violated, which trips an assertion.
             self.num_adapters = min(self.num_adapters, engine["max_loras"])
         self.salts = rng.choice([0.0, 0.0, 0.3])
-        # Short answers keep last tokens in flight, which is where a victim may sit unscheduled before the scan point.
-        self.longest_answer = rng.choice([3, 8, 60]) if family == "edge" else 60
+        # Short answers among long ones: last tokens in flight, so that a victim may sit unscheduled before the scan point.
+        self.short_answers = rng.choice([0.0, 0.3, 0.6]) if family == "edge" else 0.0
 
     def requests(self) -> list[Case]:
         """All requests in order of arrival."""
@@ -300,8 +300,10 @@ class _Workload:
             room -= 2 * speculative["num_speculative_tokens"] + 2
         elif _chance(rng, 0.06):
             return room + rng.randint(1, 10)  # the length limit ends it first
+        if self.short_answers and _chance(rng, self.short_answers):
+            return rng.randint(1, max(1, min(room, 5)))
         longest = room if self.pressed else min(room, 3 * self.engine["block_size"])
-        return rng.randint(1, max(1, min(longest, self.longest_answer)))
+        return rng.randint(1, max(1, min(longest, 60)))
 
     def _new_segment(self) -> int:
         self.num_segments += 1

@@ -65,13 +65,16 @@ class Replay:
         self.preempted_by_reset: list[int] = []
         self.num_request_steps = 0
 
-    def run(self) -> list[Record]:
-        """All records of the case."""
-        records, index = [], 0
+    def run(self, limit: float = inf) -> list[Record]:
+        """The records of the case, ``limit`` of them at most."""
+        records: list[Record] = []
+        index = 0
         while True:
             record = self._iterate(index)
             if record is not None:
                 records.append(record)
+                if len(records) >= limit:
+                    return records
             if not self._has_requests() and not self.launched:
                 steps = [queue[0]["step"] for queue in (self.rows, self.actions) if queue]
                 if not steps:
@@ -113,8 +116,10 @@ class Replay:
             self.actions.remove(action)
             if action["action"] == "abort":
                 for name in action["ids"]:
-                    request = self.requests[name]
-                    if request.state in (WAITING, RUNNING) and not any(row["id"] == name for row in self.rows):
+                    request = self.requests.get(name)
+                    if request is None or any(row["id"] == name for row in self.rows):
+                        continue  # unknown, or not there yet
+                    if request.state in (WAITING, RUNNING):
                         self.scheduler.abort(request)
                         self.tells_finished = True
                         record["aborted"].append([name, request.num_output_tokens])
