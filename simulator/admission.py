@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Takes requests from the head of the queue while budget, places and blocks suffice; the first that cannot come in stops it.
+    """Takes requests from the head of the queue while budget, places and blocks suffice; the first that cannot come in
+    stops it.
 
     ``blocked`` after an attempt: nothing but the end of a running request can change its outcome.
     """
@@ -27,12 +28,14 @@ class Admission:
             ("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"), 0
         )
         self._num_admitted = 0
-        self._refused: tuple[Request, int, int] | None = None  # the head that found no blocks, its hit, evictions by then
+        self._refused: tuple[Request, int, int] | None = (
+            None  # the head that found no blocks, its hit, evictions by then
+        )
 
     def admit(self, plan: Plan, cap: int, budget: int, inputs: int) -> None:
         """Fill the plan from the queues with what the running requests left of both budgets."""
         scheduler, config = self._scheduler, self.config
-        spec_slots = scheduler.draft_slots
+        spec_slots = scheduler.running_scan.draft_slots
         loras = self._loras_of(plan)
         set_aside: list[Request] = []
         self.blocked, self._refused = True, None
@@ -79,10 +82,14 @@ class Admission:
         """The queue whose head is next."""
         waiting, skipped = self._scheduler.waiting, self._scheduler.skipped
         if not skipped:
-            return waiting if waiting else None
+            return waiting or None
         if waiting and self.config.policy == "priority":
             first, other = waiting[0], skipped[0]
-            ahead = (first.priority, first.arrival_s, first.request_id) < (other.priority, other.arrival_s, other.request_id)
+            ahead = (first.priority, first.arrival_s, first.request_id) < (
+                other.priority,
+                other.arrival_s,
+                other.request_id,
+            )
             return waiting if ahead else skipped
         return skipped
 
@@ -97,8 +104,10 @@ class Admission:
         """Whether the request is passed over: stale output to be delivered first, or no place for its adapter."""
         if self.dialect.stale_output and request.num_stale and not request.discards_stale:
             return True
-        return bool(self.config.max_loras) and request.lora is not None and (
-            len(loras) == self.config.max_loras and request.lora not in loras
+        return (
+            bool(self.config.max_loras)
+            and request.lora is not None
+            and (len(loras) == self.config.max_loras and request.lora not in loras)
         )
 
     def _try(self, plan: Plan, request: Request, cap: int, budget: int) -> Piece | None:

@@ -1,8 +1,8 @@
 """Blocks of KV memory: reference counts, the order in which free ones are reused, and which content is findable.
 
-The free list is vLLM's (``v1/core/block_pool.py``, ``FreeKVCacheBlockQueue``): blocks are taken from its front; a returned
-request's blocks join at the back, last block first, so that a prefix outlives what follows it. A free block keeps its content
-until it is taken: losing the key then is the only eviction there is.
+The free list is vLLM's (``v1/core/block_pool.py``, ``FreeKVCacheBlockQueue``): blocks are taken from its front; a
+returned request's blocks join at the back, last block first, so that a prefix outlives what follows it. A free block
+keeps its content until it is taken: losing the key then is the only eviction there is.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ CLEARED = None  # the event of a reset; a stored key is itself, a removed one it
 class BlockPool:
     """``num_blocks`` blocks with ids from 0; block 0 is vLLM's null block and never handed out.
 
-    ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back (0.23).
+    ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back
+    (0.23).
     ``events`` collects what becomes findable and what is lost, for keys below ``announce_below``; without it, nothing.
     """
 
     __slots__ = (
-        "_announce_below", "_duplicates", "_free", "_left", "cached", "events", "key", "keyless_first", "num_blocks", "num_evictions",
-        "num_free", "ref_cnt",
+        "_announce_below", "_duplicates", "_free", "_left", "cached", "events", "key", "keyless_first", "num_blocks",
+        "num_evictions", "num_free", "ref_cnt",
     )  # fmt: skip
 
     def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
         self.num_blocks = num_blocks
         self.keyless_first = keyless_first
         self.num_free = num_blocks - 1
-        # A block hit while free leaves the middle of the list: its entry stays behind, counted here, and is skipped when it
-        # comes up. The left-behind entries of a block precede its valid one, since a block with a key returns to the back.
+        # A block hit while free leaves the middle of the list: its entry stays behind, counted here, and is skipped
+        # when it comes up. The left-behind entries of a block precede its valid one, since a block with a key returns
+        # to the back.
         self._free = deque(range(1, num_blocks))
         self._left: dict[int, int] = {}
         self.ref_cnt = [0] * num_blocks
@@ -183,7 +185,11 @@ class BlockPool:
         """`_forget` where other blocks of the same content may remain; the oldest of those is found from now on."""
         cached, duplicates = self.cached, self._duplicates
         for name in names:
-            others = [block for block in (cached.get(name), *duplicates.pop(name, ())) if block is not None and block not in gone]
+            others = [
+                block
+                for block in (cached.get(name), *duplicates.pop(name, ()))
+                if block is not None and block not in gone
+            ]
             if not others:
                 cached.pop(name, None)
                 continue

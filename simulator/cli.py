@@ -164,11 +164,15 @@ def import_command(command: str, output: Path | None) -> None:
 @cli.command()
 @click.argument("case_files", nargs=-1, metavar="[CASE]...", type=click.Path(path_type=Path))
 @click.option("--engine-python", default=sys.executable, help="Python interpreter that has vLLM [this one].")
-@click.option("--cases", "num_cases", type=_POSITIVE_COUNT, default=100, show_default=True, help="Random cases a family.")
+@click.option(
+    "--cases", "num_cases", type=_POSITIVE_COUNT, default=100, show_default=True, help="Random cases a family."
+)
 @click.option("--seed", type=_COUNT, default=0, show_default=True, help="Seed of the first case; the others follow it.")
 @click.option("--family", "families", multiple=True, help="Only this family of cases (repeatable) [all].")
 @click.option("--size", default="small", show_default=True, help="small, or large: cases of 500 requests.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for a differing case [kvcast-difference.json].")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File for a differing case [kvcast-difference.json]."
+)
 def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None, **chosen: Any) -> None:
     """Compare every decision of the simulated scheduler with the vLLM installed in another interpreter.
 
@@ -178,14 +182,17 @@ def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None
     from itertools import chain
 
     from simulator.parity.engine import Engine
-    from simulator.parity.verify import Tally, dialect_of, random_cases, read_case, shrink, verify as compare_with
+    from simulator.parity.verify import Tally, dialect_of, random_cases, read_case, shrink
+    from simulator.parity.verify import verify as compare_with
 
     given = [read_case(path) for path in case_files]
     with Engine(engine_python) as engine:
         version = engine.version()
         dialect, verified = dialect_of(version)
         if not verified:
-            click.echo(f"warning: vLLM {version} is not a verified version; comparing with dialect vllm-{dialect}", err=True)
+            click.echo(
+                f"warning: vLLM {version} is not a verified version; comparing with dialect vllm-{dialect}", err=True
+            )
         cases = [given] if given else random_cases(dialect, **chosen)
         num_cases = len(given) or chosen["num_cases"] * len(cases)
         tally = Tally()
@@ -253,7 +260,7 @@ def _simulate(
         comparison = experiment.compare(described, jobs=jobs, progress=advance)
     report.write(comparison, out_dir)
     if as_json:
-            click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
+        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
     else:
         from rich.console import Console
 

@@ -1,8 +1,8 @@
 """SimPy's environment with callbacks at an exact time.
 
-SimPy schedules by delay, and ``now + (t - now)`` need not be ``t`` in floating point. A step must end at the very time that
-its formula gives, or else an arrival that ties with it would fall on one side when steps are taken one by one and on
-the other when they are taken together.
+SimPy schedules by delay, and ``now + (t - now)`` need not be ``t`` in floating point. A step must end at the very time
+that its formula gives, or else an arrival that ties with it would fall on one side when steps are taken one by one and
+on the other when they are taken together.
 """
 
 from __future__ import annotations

@@ -27,9 +27,16 @@ TOO_LONG = "prompt and max_tokens exceed max_model_len"
 
 
 def simulate(
-    config: EngineConfig, profile: Profile, router: Router, requests: Iterable[Request], num_instances: int, metrics: Metrics
+    config: EngineConfig,
+    profile: Profile,
+    router: Router,
+    requests: Iterable[Request],
+    num_instances: int,
+    metrics: Metrics,
 ) -> None:
-    """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in ``metrics``."""
+    """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in
+    ``metrics``.
+    """
     Cluster(config, profile.step_time(), router, num_instances, metrics).run(requests)
 
 
@@ -62,9 +69,7 @@ class Cluster:
             Instance(
                 self.clock,
                 number,
-                Scheduler(
-                    config, self.prefixes, grouping=grouping, announce_below=PRIVATE if self._watches else None
-                ),
+                Scheduler(config, self.prefixes, grouping=grouping, announce_below=PRIVATE if self._watches else None),
                 step_time,
                 metrics,
                 self,
@@ -88,7 +93,9 @@ class Cluster:
         if request is None:
             return
         if request.arrival_s < self.clock.now:
-            raise InputError(f"request {request.request_id}: arrives at {request.arrival_s} s, after one at {self.clock.now} s")
+            raise InputError(
+                f"request {request.request_id}: arrives at {request.arrival_s} s, after one at {self.clock.now} s"
+            )
         self.clock.at(request.arrival_s, lambda _: self._arrive(request), first=True)
 
     def _arrive(self, request: Request) -> None:

@@ -1,28 +1,43 @@
 """Decoding requests moved as a group: one token in, one token out, every step, for all.
 
-While a request only decodes, nothing happens to it except that its context reaches a block border, and that it ends. Both are
-known ahead, so members are filed under the step in which that happens and are not visited in between. Steps are counted by
-calls of ``schedule`` (*schedule index*); a member with ``joined`` has computed ``index + joined`` tokens before the
-step with that index, and the step that computes position p delivers answer token ``p - num_prompt_tokens + 2``.
+While a request only decodes, nothing happens to it except that its context reaches a block border, and that it ends.
+Both are known ahead, so members are filed under the step in which that happens and are not visited in between. Steps
+are counted by calls of ``schedule`` (*schedule index*); a member with ``joined`` has computed ``index + joined`` tokens
+before the step with that index, and the step that computes position p delivers answer token ``p - num_prompt_tokens +
+2``.
 """
 
 from __future__ import annotations
 
 import heapq
-from math import inf
 
-from simulator.request import Request
+from simulator.request import Request, in_order
+
+_NEVER = 1 << 62
 
 
 class DecodeGroup:
     """Members, filed by what happens to them next.
 
-    ``asynchronous``: output returns one step after the next one was scheduled, so a request whose last token is in flight is
-    left out of that step (*draining*) though it still runs.
+    ``asynchronous``: output returns one step after the next one was scheduled, so a request whose last token is in
+    flight is left out of that step (*draining*) though it still runs.
     """
 
-    __slots__ = ("_borders", "_changes", "asynchronous", "block_size", "border", "count", "finish", "joined_max", "joined_sum",
-                 "members", "num_named", "stop", "version")
+    __slots__ = (
+        "_borders",
+        "_changes",
+        "asynchronous",
+        "block_size",
+        "border",
+        "count",
+        "finish",
+        "joined_max",
+        "joined_sum",
+        "members",
+        "num_named",
+        "stop",
+        "version",
+    )
 
     def __init__(self, block_size: int, asynchronous: bool) -> None:
         self.block_size = block_size
@@ -34,7 +49,9 @@ class DecodeGroup:
         self.joined_max: int | None = None
         self.border: dict[int, list[Request]] = {}  # schedule index -> members who then need a new block
         self.finish: dict[int, list[Request]] = {}  # schedule index whose output is the member's last token
-        self.stop: dict[int, list[Request]] = {}  # schedule index from which a member with a known last token is left out
+        self.stop: dict[
+            int, list[Request]
+        ] = {}  # schedule index from which a member with a known last token is left out
         self._borders: list[int] = []  # heap of the keys of `border`; ones left empty do no harm
         self._changes: list[int] = []  # heap of completions after which the set of scheduled members differs
         self.version = 0
@@ -46,7 +63,7 @@ class DecodeGroup:
         drains = self.asynchronous and not request.stops_early
         if drains and last < index:
             return False
-        request.joined = joined
+        request.joined, request.joined_at = joined, index
         self.members[request] = None
         self.num_named += request.output_segment is not None
         self.count += 1
@@ -65,11 +82,11 @@ class DecodeGroup:
 
     def leave(self, request: Request, index: int) -> None:
         """Take a member out before the step ``index`` and write down how far it came."""
-        joined = request.joined
+        joined: int = request.joined
         last, end = self.last_index(request), min(index, self.end_index(request))
         stopping = self.stop.get(last + 1)
         if stopping is None or request not in stopping:
-            counted = self.end_index(request) == inf
+            counted = self.end_index(request) == _NEVER
         else:
             counted = True
             stopping.remove(request)
@@ -88,9 +105,9 @@ class DecodeGroup:
         """The schedule index whose output is the member's last token."""
         return request.last_output + request.num_prompt_tokens - 2 - request.joined
 
-    def end_index(self, request: Request) -> float:
-        """The schedule index from which the member is left out, its last token being in flight; else infinite."""
-        return self.last_index(request) + 1 if self.asynchronous and not request.stops_early else inf
+    def end_index(self, request: Request) -> int:
+        """The schedule index from which the member is left out, its last token being in flight; else never reached."""
+        return self.last_index(request) + 1 if self.asynchronous and not request.stops_early else _NEVER
 
     def drop_stopped(self, index: int) -> None:
         """Leave out, from step ``index`` on, those whose last token is already in flight."""
@@ -128,7 +145,7 @@ class DecodeGroup:
 
     def scheduled(self, index: int) -> list[Request]:
         """The members that the step ``index`` schedules, in running order."""
-        return sorted((r for r in self.members if index < self.end_index(r)), key=lambda r: r.seq)
+        return sorted((r for r in self.members if r.joined_at <= index < self.end_index(r)), key=in_order)
 
     def _uncount(self, joined: int) -> None:
         self.count -= 1

@@ -9,18 +9,26 @@ from simulator.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Dialect:
-    """The behaviours of one vLLM version that decide differently from another's (vLLM 0.23.0 and 0.32.0 are verified)."""
+    """The behaviours of one vLLM version that decide differently from another's (vLLM 0.23.0 and 0.32.0 are
+    verified).
+    """
 
     name: str
     keyless_blocks_first: bool  # returned blocks without a key go to the front of the free list, else all to the tail
     statistics_at_admission: bool  # prefix statistics count once, at admission, else at every lookup
-    cached_tokens_of_first_admission: bool  # num_cached_tokens is that of the first admission, else of the last lookup before a token
+    cached_tokens_of_first_admission: (
+        bool  # num_cached_tokens is that of the first admission, else of the last lookup before a token
+    )
     lone_request_uncapped: bool  # the long-prefill threshold spares a request that is alone
     has_watermark: bool  # watermark, max_num_active_seqs and the adaptive threshold exist
     skipped_have_own_queue: bool  # waiting requests passed over keep a queue of their own, served first
     victim_before_scan_corrected: bool  # a victim before the scan point that was not scheduled does not shift the scan
-    stale_output: bool  # output in flight at a preemption is stale (counters restart), else placeholders stay until it returns
-    draft_slots_reserved: bool  # input slots of drafters are set apart for max_num_seqs requests, else counted as scheduled
+    stale_output: (
+        bool  # output in flight at a preemption is stale (counters restart), else placeholders stay until it returns
+    )
+    draft_slots_reserved: (
+        bool  # input slots of drafters are set apart for max_num_seqs requests, else counted as scheduled
+    )
     pads_admissions: bool  # with drafts, an admission of one token is padded to the uniform decode size
 
 

@@ -1,18 +1,16 @@
 """One serving instance: schedule, wait, complete.
 
-The engine loop is vLLM's (``v1/core/core.py``: ``step``, ``step_with_batch_queue``): while fewer plans are in flight than the
-engine's depth, schedule another; wait for the oldest; process its output. A step ends at *stretch start + elapsed*,
-whether it is waited for alone or together with those after it, so that both give the same times to the bit.
+The engine loop is vLLM's (``v1/core/core.py``: ``step``, ``step_with_batch_queue``): while fewer plans are in flight
+than the engine's depth, schedule another; wait for the oldest; process its output. A step ends at *stretch start +
+elapsed*, whether it is waited for alone or together with those after it, so that both give the same times to the bit.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from simulator.clock import Alarm, Clock
-from simulator.metrics import Metrics
 from simulator.plan import Plan
 from simulator.request import Request
 from simulator.scheduler import Scheduler
@@ -20,6 +18,8 @@ from simulator.step_time import StepTime
 
 if TYPE_CHECKING:
     import simpy
+
+    from simulator.metrics import Metrics
 
 
 class Listener(Protocol):
@@ -36,7 +36,9 @@ class Flight:
 
     __slots__ = ("anchor_s", "base", "end_s", "plan", "start_s", "step", "support")
 
-    def __init__(self, plan: Plan, base: Plan, anchor_s: float, step: int, start_s: float, end_s: float, support: int) -> None:
+    def __init__(
+        self, plan: Plan, base: Plan, anchor_s: float, step: int, start_s: float, end_s: float, support: int
+    ) -> None:
         self.plan = plan
         self.base = base
         self.anchor_s = anchor_s
@@ -99,7 +101,7 @@ class Instance:
 
     def next_event_s(self) -> float | None:
         """When the next step ends that brings KV events, or None if the alarm comes no later."""
-        num_steps = self.scheduler.steps_to_events()
+        num_steps = self.scheduler.stretch.steps_to_events()
         if num_steps is None or self._num_settled + num_steps >= self._num_steps:
             return None
         return self._end(self._num_settled + num_steps)
@@ -170,7 +172,9 @@ class Instance:
             end_s = start_s + self.step_time.elapsed(plan, 1)
             flight = Flight(plan, plan, start_s, 1, start_s, end_s, self.step_time.support(plan))
         else:
-            flight = Flight(plan, plan, start_s, 1, start_s, start_s, 0)  # runs no model, but holds a place in the queue
+            flight = Flight(
+                plan, plan, start_s, 1, start_s, start_s, 0
+            )  # runs no model, but holds a place in the queue
         self._flights.append(flight)
         self._last = flight
 

@@ -1,6 +1,7 @@
 """Which blocks a request holds: its longest hit, its growth, its return.
 
-Every allocation checks first and changes afterwards: a refusal leaves no trace (vLLM's ``KVCacheManager.allocate_slots``).
+Every allocation checks first and changes afterwards: a refusal leaves no trace (vLLM's
+``KVCacheManager.allocate_slots``).
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ from simulator.request import Request
 class KVCache:
     """The block tables of one instance's requests, over one :class:`BlockPool`.
 
-    ``drop_last_hit_block`` is vLLM's rule for drafters that need the last hidden state (EAGLE, MTP): a hit loses its last block.
+    ``drop_last_hit_block`` is vLLM's rule for drafters that need the last hidden state (EAGLE, MTP): a hit loses its
+    last block.
     """
 
-    __slots__ = ("_drop", "block_size", "caching", "max_model_len", "pool", "prefixes", "reserve_full", "watermark_blocks")
+    __slots__ = (
+        "_drop",
+        "block_size",
+        "caching",
+        "max_model_len",
+        "pool",
+        "prefixes",
+        "reserve_full",
+        "watermark_blocks",
+    )
 
     def __init__(
         self,
@@ -39,7 +50,8 @@ class KVCache:
         self._drop = drop_last_hit_block
 
     def longest_hit(self, request: Request, num_tokens: int) -> list[int]:
-        """The cached blocks which hold the start of the request's ``num_tokens`` known tokens, always leaving one to compute.
+        """The cached blocks which hold the start of the request's ``num_tokens`` known tokens, always leaving one to
+        compute.
 
         A look-up changes nothing: neither order nor counts.
         """
@@ -59,10 +71,11 @@ class KVCache:
         return blocks
 
     def admit(self, request: Request, hit: list[int], num_tokens: int, num_slots: int, running: bool) -> bool:
-        """Take blocks for ``num_slots`` tokens of which ``hit`` holds the first, if all ``num_tokens`` known ones would fit now.
+        """Take blocks for ``num_slots`` tokens of which ``hit`` holds the first, if all ``num_tokens`` known ones would
+        fit now.
 
-        The gate reserves nothing: it only asks (``scheduler_reserve_full_isl``). Idle hit blocks count as space that is used,
-        for they leave the free list. The watermark applies where something runs already.
+        The gate reserves nothing: it only asks (``scheduler_reserve_full_isl``). Idle hit blocks count as space that is
+        used, for they leave the free list. The watermark applies where something runs already.
         """
         pool, size = self.pool, self.block_size
         ref_cnt = pool.ref_cnt
@@ -93,7 +106,9 @@ class KVCache:
         return True
 
     def publish_last(self, request: Request) -> None:
-        """Make the last block of the request's table findable, once it is full: `publish` for a request that decodes."""
+        """Make the last block of the request's table findable, once it is full: `publish` for a request that
+        decodes.
+        """
         number = len(request.blocks)
         if request.num_published < number and self.caching:
             keys = request.block_keys
@@ -117,7 +132,9 @@ class KVCache:
         request.num_published = 0
 
     def keys(self, request: Request, num_blocks: int) -> list[int]:
-        """The request's block keys, at least ``num_blocks`` of them: the prompt's, and those of its answer as it grows."""
+        """The request's block keys, at least ``num_blocks`` of them: the prompt's, and those of its answer as it
+        grows.
+        """
         keys = request.block_keys
         if len(keys) < num_blocks:
             size = self.block_size

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.plan import Piece
-from simulator.request import ABORTED, FINISHED, RUNNING, Request
+from simulator.request import ABORTED, FINISHED, RUNNING, Request, in_order
 
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
 
 
 class Output:
-    """Delivers the output of one plan, request by request in scheduling order, so that the free list follows that order."""
+    """Delivers the output of one plan, request by request in scheduling order, so that the free list follows that
+    order.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -26,7 +28,7 @@ class Output:
             if not ending:
                 return []
             if len(ending) > 1:
-                ending.sort(key=lambda request: request.seq)
+                ending.sort(key=in_order)
             for request in ending:
                 self._end_member(request)
             return ending

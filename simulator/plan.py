@@ -1,4 +1,6 @@
-"""What the scheduler decided for the next advance: an aggregate, with the few pieces that are not the group's decodes."""
+"""What the scheduler decided for the next advance: an aggregate, with the few pieces that are not the group's
+decodes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,11 @@ from simulator.request import Request
 
 
 class Piece:
-    """One request's share of a step that is not a plain decode of the group: a prefill chunk, a padded or speculative decode.
+    """One request's share of a step that is not a plain decode of the group: a prefill chunk, a padded or speculative
+    decode.
 
-    ``samples``: the piece reaches the end of the known tokens, so the step yields output for the request: one token, and
+    ``samples``: the piece reaches the end of the known tokens, so the step yields output for the request: one token,
+    and
     ``num_accepted`` of its drafts. ``padded`` drafts are dummies, none of which is accepted.
     """
 
@@ -27,15 +31,25 @@ class Piece:
 class Plan:
     """One engine step, or a stretch of equal decode steps.
 
-    ``num_decodes`` tokens are decoded in every step and attend ``decode_context`` KV entries together in the first step (one
-    more each in every later one). ``num_prefills`` chunks compute ``num_prefill_tokens`` tokens over ``prefill_pairs``
-    query-key pairs. ``max_context`` is the longest context in the first step. ``continues``: the plan decodes exactly what
-    the one before decoded, so both belong to one stretch.
+    ``num_decodes`` tokens are decoded in every step and attend ``decode_context`` KV entries together in the first step
+    (one more each in every later one). ``num_prefills`` chunks compute ``num_prefill_tokens`` tokens over
+    ``prefill_pairs`` query-key pairs. ``max_context`` is the longest context in the first step. ``continues``: the plan
+    decodes exactly what the one before decoded, so both belong to one stretch.
     """
 
     __slots__ = (
-        "admitted", "continues", "decode_context", "has_prefill_chunk", "index", "max_context", "num_decodes",
-        "num_prefill_tokens", "num_prefills", "pieces", "preempted", "prefill_pairs",
+        "admitted",
+        "continues",
+        "decode_context",
+        "has_prefill_chunk",
+        "index",
+        "max_context",
+        "num_decodes",
+        "num_prefill_tokens",
+        "num_prefills",
+        "pieces",
+        "preempted",
+        "prefill_pairs",
     )
 
     def __init__(
@@ -70,7 +84,9 @@ class Plan:
         return next((piece for piece in self.pieces if piece.request is request), None)
 
     def count(self, piece: Piece) -> None:
-        """Add a piece, whose tokens are not yet computed, to the sums. Known answer tokens and drafts count as decodes."""
+        """Add a piece, whose tokens are not yet computed, to the sums. Known answer tokens and drafts count as
+        decodes.
+        """
         request, num_new = piece.request, piece.num_tokens
         computed = request.num_computed_tokens
         end = computed + num_new

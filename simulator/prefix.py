@@ -1,9 +1,9 @@
 """Token runs -> chained block keys.
 
-A block key stands for *all* tokens from the start of the prompt to the end of the block, as vLLM's chained hash does, but
-exactly: equal keys mean equal tokens. The identity of a position in a text is the run it lies in (a *chain* number, given
-once for each "this segment after exactly those tokens") and its offset there, so that the keys of a run are an arithmetic
-progression and cost next to nothing each.
+A block key stands for *all* tokens from the start of the prompt to the end of the block, as vLLM's chained hash does,
+but exactly: equal keys mean equal tokens. The identity of a position in a text is the run it lies in (a *chain* number,
+given once for each "this segment after exactly those tokens") and its offset there, so that the keys of a run are an
+arithmetic progression and cost next to nothing each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Prefixes:
         self._num_private = 0
 
     def root(self, cache_salt: str | None = None, lora: str | None = None) -> int:
-        """The position before the first token. A salt or an adapter keeps everything after it apart; an empty salt is none."""
+        """The position before the first token. A salt or an adapter keeps everything after it apart; an empty salt is
+        none.
+        """
         if not cache_salt and lora is None:
             return 0
         return self._chain((cache_salt or None, lora))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
 
-# A run of tokens: (segment, start, length). Equal segments mean equal tokens; None means tokens that occur nowhere else.
+# A run of tokens: (segment, start, length). Equal segments mean equal tokens; None means tokens that occur nowhere
+# else.
 Run = tuple[int | None, int, int]
 Prompt = tuple[Run, ...]
 
@@ -14,20 +17,25 @@ WAITING, RUNNING, FINISHED, REFUSED, ABORTED = "waiting", "running", "finished",
 class Request:
     """One prompt with its answer. The first block of fields describes it, the second is what a run fills in.
 
-    Times are seconds on the simulation's clock; ``None`` means "not yet". ``oracle_num_output_tokens`` is the true answer
-    length, which no policy may read.
+    Times are seconds on the simulation's clock; ``None`` means "not yet". ``oracle_num_output_tokens`` is the true
+    answer length, which no policy may read.
     """
 
-    __slots__ = (
+    seq: int  # counts admissions: the order of the running list
+    last_output: int  # number of the answer token with which it ends
+    stops_early: bool  # by a stop token, which the scheduler cannot foresee
+    joined_at: int
+
+    __slots__ = (  # noqa: RUF023 - grouped by who fills them in
         "request_id", "arrival_s", "prompt", "num_prompt_tokens", "max_tokens", "oracle_num_output_tokens",
         "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache", "acceptance",
         # What became of it.
         "state", "refusal", "instance", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
-        "last_token_s", "finish_s", "num_cached_tokens", "num_preemptions", "num_output_tokens", "routing",
-        # The scheduler's own (vLLM's names where it has one; see scheduler.py).
+        "last_token_s", "finish_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
+        # The scheduler's own, by vLLM's names where it has one.
         "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale", "discards_stale", "num_drafts",
         "is_prefill_chunk", "last_output", "stops_early", "blocks", "num_published", "output_base", "joined", "joined_at",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class Request:
         self.refusal: str | None = None
         self.instance: int | None = None
         self.block_keys: list[int] = []
-        self.prompt_end: int | None = None  # position after the prompt (prefix.py), once its keys are computed
+        self.prompt_end: Any = None  # int once the keys are computed: the position after the prompt (prefix.py)
         self.queued_s: float | None = None
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
@@ -85,4 +93,7 @@ class Request:
         self.blocks: list[int] = []
         self.num_published = 0
         self.output_base: int | None = None
-        self.joined: int | None = None
+        self.joined: Any = None  # int of a group member (decoding.py), else None
+
+
+in_order = attrgetter("seq")  # sort key: the order of admission, which is that of the running list and of scheduling

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 
-import numpy
+import numpy as np
 
 
 def _digest(seed: int, names: tuple[object, ...]) -> int:
@@ -17,11 +17,11 @@ def _digest(seed: int, names: tuple[object, ...]) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
 
-def stream(seed: int, *names: object) -> numpy.random.Generator:
+def stream(seed: int, *names: object) -> np.random.Generator:
     """The numpy stream that ``seed`` and ``names`` define (arrays of draws)."""
-    return numpy.random.Generator(numpy.random.PCG64(_digest(seed, names)))
+    return np.random.Generator(np.random.PCG64(_digest(seed, names)))
 
 
 def python_stream(seed: int, *names: object) -> random.Random:
     """The same idea for single draws, where numpy's call costs more than the draw."""
-    return random.Random(_digest(seed, names))
+    return random.Random(_digest(seed, names))  # noqa: S311 - nothing secret

@@ -302,22 +302,26 @@ ROUTINGS: tuple[Any, ...] = (
 
 
 @st.composite
-def engines(draw: st.DrawFn) -> dict[str, Any]:
-    """Engine arguments that vLLM would start with, from a pool that holds one request of full length to a roomy one."""
+def engines(draw: st.DrawFn, pressed: bool = False) -> dict[str, Any]:
+    """Engine arguments that vLLM would start with, from a pool that holds one request of full length to a roomy one.
+
+    ``pressed``: only small pools, and places for many requests.
+    """
     size = draw(st.sampled_from([2, 3, 4, 8, 16, 32]))
     max_model_len = draw(st.sampled_from([24, 60, 150]))
-    num_seqs = draw(st.integers(1, 8))
+    num_seqs = draw(st.integers(4 if pressed else 1, 8))
     chunked = draw(st.booleans() | st.just(True))
     least = num_seqs if chunked else max(num_seqs, max_model_len)
     dialect = draw(st.sampled_from(["vllm-0.23", "vllm-0.32"]))
     new = dialect == "vllm-0.32"
     needed = -(-max_model_len // size)
     threshold = draw(st.sampled_from([0, 0, 5]))
+    small = st.integers(0, 3) | st.integers(0, needed)
     return {
         "dialect": dialect,
         "block_size": size,
         "max_model_len": max_model_len,
-        "num_gpu_blocks": 1 + needed + draw(st.integers(0, 3) | st.integers(0, needed) | st.just(8 * needed)),
+        "num_gpu_blocks": 1 + needed + draw(small if pressed else small | st.just(8 * needed)),
         "max_num_batched_tokens": least + draw(st.integers(0, 8) | st.integers(0, 2 * max_model_len)),
         "max_num_seqs": num_seqs,
         "max_num_active_seqs": draw(st.integers(1, num_seqs)) if new and draw(st.booleans()) else num_seqs,
@@ -378,11 +382,13 @@ def workloads(draw: st.DrawFn, max_model_len: int, step_s: float, most: int = 14
 
 @st.composite
 def _prompts(draw: st.DrawFn, number: int, earlier: list[dict[str, Any]], max_model_len: int) -> tuple:
-    kind = draw(st.sampled_from(["own", "shared", "shared", "follow-up"]))
+    kind = draw(st.sampled_from(["own", "shared", "shared", "follow-up", "again"]))
     own = (draw(st.sampled_from([None, 100 + number])), 0, draw(st.integers(1, max(1, max_model_len // 4))))
     if kind == "shared":
         length = draw(st.integers(1, max_model_len // 2))
         return ((draw(st.integers(0, 1)), 0, length), own)
+    if kind == "again" and earlier:
+        return draw(st.sampled_from(earlier))["prompt"]
     if kind == "follow-up" and earlier:
         first = draw(st.sampled_from(earlier))
         answer = (first["output_segment"], 0, first["oracle_num_output_tokens"])
@@ -393,9 +399,9 @@ def _prompts(draw: st.DrawFn, number: int, earlier: list[dict[str, Any]], max_mo
 
 
 @st.composite
-def cases(draw: st.DrawFn, most: int = 14) -> Case:
-    """Everything: engines, times, routers, workloads."""
-    engine = draw(engines())
+def cases(draw: st.DrawFn, most: int = 14, pressed: bool = False) -> Case:
+    """Everything: engines, times, routers, workloads; ``pressed``: memory is scarce and one instance has it all to serve."""
+    engine = draw(engines(pressed))
     formula, coefficients = draw(st.sampled_from(TIMES))
     routing = draw(st.sampled_from(ROUTINGS))
     step_s = max(coefficients.get("step_s", 0.0), coefficients.get("host_decode_s", 0.0))
@@ -406,7 +412,7 @@ def cases(draw: st.DrawFn, most: int = 14) -> Case:
         overhead=draw(st.sampled_from([(0.0, 0.0), (0.0, 0.0), (0.25, 0.0), (0.01, 1e-4)])),
         routing=routing,
         watch=routing in ("round_robin", "random", "least_requests", "session_hash") and draw(st.booleans()),
-        num_instances=draw(st.integers(1, 3)),
+        num_instances=1 if pressed else draw(st.integers(1, 3)),
         requests=draw(workloads(engine["max_model_len"], step_s, most)),
     )
 

@@ -126,7 +126,7 @@ def test_law_7_on_longer_runs(routing: Any, dialect: str, asynchronous: bool) ->
         max_model_len=256, num_gpu_blocks=90, max_num_batched_tokens=64, max_num_seqs=16,
     ))  # fmt: skip
     assert seen["plain"].num_preemptions > 10
-    assert len(seen["advancing"].advances) < len(seen["plain"].advances) / 2
+    assert len(seen["advancing"].advances) < 0.7 * len(seen["plain"].advances)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -154,9 +154,8 @@ class Drive:
 
 
 GAPS, ANSWERS = st.integers(0, 30), st.integers(1, 40)
-LOADS = st.lists(
-    st.tuples(GAPS, st.integers(0, 3), st.integers(1, 14), ANSWERS, st.booleans(), st.booleans()), min_size=1, max_size=7
-)
+ROWS = st.tuples(GAPS, st.integers(0, 3), st.integers(1, 14), ANSWERS, st.booleans(), st.booleans())
+LOADS = st.lists(ROWS, min_size=1, max_size=7)
 
 
 @given(

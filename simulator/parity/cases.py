@@ -172,7 +172,7 @@ class _Workload:
             # vLLM's own defect: with batches in flight the adapter limit can be violated, which trips an assertion.
             self.num_adapters = min(self.num_adapters, engine["max_loras"])
         self.salts = rng.choice([0.0, 0.0, 0.3])
-        # Short answers among long ones: last tokens in flight, so that a victim may sit unscheduled before the scan point.
+        # Short answers among long ones: with its last token in flight, a victim sits unscheduled before the scan point.
         self.short_answers = rng.choice([0.0, 0.3, 0.6]) if family == "edge" else 0.0
 
     def requests(self) -> list[Case]:

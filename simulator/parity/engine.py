@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from simulator.errors import InputError
 
@@ -21,7 +21,8 @@ _MODULES = ("__init__.py", "engine_harness.py", "vllm_engine.py")
 class Engine:
     """The interpreter ``python``, which has vLLM. To be used in a ``with`` statement.
 
-    It sees nothing of this installation but a copy of the harness, so that no package of ours can shadow one of its own.
+    It sees nothing of this installation but a copy of the harness, so that no package of ours can shadow one of its
+    own.
     """
 
     def __init__(self, python: str | Path) -> None:
@@ -33,18 +34,24 @@ class Engine:
         for name in _MODULES:
             shutil.copy(Path(__file__).with_name(name), package / name)
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._folder.cleanup()
 
     def version(self) -> str:
         """vLLM's version there. Raises InputError if the interpreter does not run or cannot import vLLM."""
         try:
-            done = subprocess.run(self._command("--describe"), env=self._environment(), capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                self._command("--describe"), env=self._environment(), capture_output=True, text=True, check=False
+            )
         except OSError as error:
-            raise InputError(f"--engine-python {self.python}: cannot be run ({error.strerror}), expected a Python with vLLM") from None
+            raise InputError(
+                f"--engine-python {self.python}: cannot be run ({error.strerror}), expected a Python with vLLM"
+            ) from None
         for line in done.stdout.splitlines():
             if line.startswith('{"vllm"'):
                 return str(json.loads(line)["vllm"])
@@ -70,7 +77,9 @@ class Engine:
                 if line.startswith("{"):
                     yield json.loads(line)
             if process.wait() != 0:
-                raise InputError(f"--engine-python {self.python}: the harness ended with exit code {process.returncode}")
+                raise InputError(
+                    f"--engine-python {self.python}: the harness ended with exit code {process.returncode}"
+                )
         finally:
             process.kill()
             process.wait()

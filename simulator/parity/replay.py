@@ -164,7 +164,14 @@ class Replay:
             "of": of,
             "delivered": [[request.request_id, num_new] for request, num_new, _ in delivered],
             "first": [[request.request_id, request.num_cached_tokens] for request, _, old in delivered if old == 0],
-            "finished": [[r.request_id, r.num_output_tokens, "stop" if r.num_output_tokens == r.oracle_num_output_tokens < r.max_tokens else "length"] for r in finished],
+            "finished": [
+                [
+                    r.request_id,
+                    r.num_output_tokens,
+                    "stop" if r.num_output_tokens == r.oracle_num_output_tokens < r.max_tokens else "length",
+                ]
+                for r in finished
+            ],
             **self._queues(),
             "prefix": prefix,
             "events": self._events(),

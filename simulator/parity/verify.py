@@ -40,12 +40,15 @@ class Tally:
         for name in _WORDS:
             self.counts[name] += summary[name]
 
-
     def describe(self, num_differences: int) -> str:
         """One line: what was compared, and how many cases differ."""
         counts = [f"{self.counts[name]:,} {word}" for name, word in _WORDS.items()]
-        excluded = f" ({self.num_excluded} more ended in an assertion or a standstill of vLLM's own)" if self.num_excluded else ""
-        return f"{self.num_cases:,} cases, {', '.join(counts)}, {num_differences} differences{excluded}"
+        excluded = (
+            f" ({self.num_excluded} more ended in an assertion or a standstill of vLLM's own)"
+            if self.num_excluded
+            else ""
+        )
+        return f"{self.num_cases:,} cases, {', '.join(counts)}, {num_differences} difference{'' if num_differences == 1 else 's'}{excluded}"
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,8 @@ class Difference:
     def describe(self) -> str:
         """Where and in what the two sides differ, a line a field."""
         case = self.case
-        lines = [
-            f"difference in family {case['family']}, seed {case['seed']}, dialect vllm-{case['dialect']}, shrunk to "
-            f"{len(case['requests'])} requests: record {self.position}"
-        ]
+        where = f"family {case['family']}, seed {case['seed']}, dialect vllm-{case['dialect']}, record {self.position}"
+        lines = [f"difference in {where}; shrunk to {len(case['requests'])} requests"]
         for name, ours, theirs in self.fields():
             lines += [f"  {name}", f"    simulated: {json.dumps(ours)}", f"    vLLM:      {json.dumps(theirs)}"]
         return "\n".join(lines)
@@ -148,7 +149,8 @@ def play(case: Case, limit: int, *, grouping: bool = True) -> list[Record]:
 def shrink(engine: Engine, found: Difference, num_tries: int = 400) -> Difference:
     """A smaller case with a difference: requests and actions are left out, half of them first, then fewer and fewer.
 
-    This is ddmin of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), complements only.
+    This is ddmin of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), complements
+    only.
     """
     asked: Queue[Case | None] = Queue()
     answers = engine.play(iter(asked.get, None))  # one start of the engine for all tries
