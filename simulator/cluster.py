@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from simulator.clock import Clock
@@ -111,7 +112,8 @@ class Cluster:
     def _route(self, request: Request) -> None:
         now_s = self.clock.now
         if self._watches:
-            self._deliver_events(now_s - self.router.event_delay_s)
+            # What happens at this very moment comes after the arrival, here as everywhere.
+            self._deliver_events(min(now_s - self.router.event_delay_s, nextafter(now_s, -inf)))
         decision = self.router.choose(request, self.view, now_s)
         if isinstance(decision, Send):
             self._send(request, decision.instance, now_s)

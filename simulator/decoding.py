@@ -46,7 +46,7 @@ class DecodeGroup:
         self.count = 0  # members that the next step schedules; the draining ones are not among them
         self.num_named = 0  # members whose answers others may know as part of a prompt
         self.joined_sum = 0
-        self.joined_max: int | None = None
+        self.joined_max: int | None = None  # None: to be found anew
         self.border: dict[int, list[Request]] = {}  # schedule index -> members who then need a new block
         self.finish: dict[int, list[Request]] = {}  # schedule index whose output is the member's last token
         self.stop: dict[
@@ -69,7 +69,7 @@ class DecodeGroup:
         self.count += 1
         self.version += 1
         self.joined_sum += joined
-        if self.joined_max is None or joined > self.joined_max:
+        if self.count == 1 or (self.joined_max is not None and joined > self.joined_max):
             self.joined_max = joined
         self._file_border(request, index + -request.num_computed_tokens % self.block_size)
         if last >= index:  # else the output in flight ends it, and this step is wasted on it

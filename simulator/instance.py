@@ -139,13 +139,11 @@ class Instance:
                 return
             if flights[0].plan.num_tokens:
                 break
-            # A batch without tokens takes no time. If nothing else is in flight, nothing can come of looking again.
+            # A batch without tokens takes no time. It follows a preemption; else another is still in flight.
+            plan = flights[0].plan
             self._complete(1, now_s)
-            if not flights:
-                if scheduler.has_work():
-                    raise RuntimeError(f"instance {self.number}: requests wait and none can run")
-                self._num_steps = 0
-                return
+            if not flights and not plan.preempted and scheduler.has_work():
+                raise RuntimeError(f"instance {self.number}: requests wait and none can run")
         self._sleep(self._steps_ahead())
 
     def _steps_ahead(self) -> int:
@@ -227,7 +225,7 @@ class Instance:
             for other in self._flights:
                 other.shift(num_steps - 1, self.step_time)
         for piece in flight.plan.pieces:
-            if piece.samples and piece.request.num_output_tokens:
+            if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
                 self._token(piece.request, now_s)
         for request in finished:
             request.finish_s = now_s

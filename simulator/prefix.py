@@ -53,6 +53,8 @@ class Prefixes:
         position, filled = root, 0
         previous, expected = None, -1
         for segment, start, length in prompt:
+            if not length:
+                continue
             if segment is None:
                 position = self.after(position, None)
             elif segment != previous or start != expected:

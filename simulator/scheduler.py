@@ -178,9 +178,9 @@ class Scheduler:
 
     def in_flight(self, index: int) -> list[Request]:
         """The requests which the plan ``index``, not yet completed, will deliver output for, in scheduling order."""
-        rows = [piece.request for piece in self.pieces.get(index, ())]
-        rows += self.group.scheduled(index)
-        return sorted(rows, key=in_order)
+        rows = [(piece.seq, piece.request) for piece in self.pieces.get(index, ())]
+        rows += [(request.seq, request) for request in self.group.scheduled(index)]
+        return [request for _, request in sorted(rows, key=lambda row: row[0])]
 
     def num_computed_tokens(self, request: Request) -> int:
         """Computed tokens, up to the last schedule; members of the group do not carry the number themselves."""
@@ -201,6 +201,7 @@ class Scheduler:
         self._leave_running(victim)
         self.kv.release(victim)
         victim.state = WAITING
+        victim.seq = -1  # output in flight belongs to an earlier admission
         victim.num_computed_tokens = 0
         victim.num_drafts = 0
         if self.dialect.stale_output:

@@ -36,6 +36,7 @@ class Stretch:
         scheduler = self._scheduler
         index, end = scheduler.next_index, scheduler.next_index + num_steps
         lead, lag = self._publication_lead(), 1 if self._asynchronous else 0
+        scheduler.collect_events(scheduler.completing)  # those of the last real schedule leave with the first of the steps
         admission = scheduler.admission
         counts_lookups = admission.counts_refusals
         while True:
@@ -68,7 +69,7 @@ class Stretch:
         if border is None:
             return None
         lead = self._publication_lead()
-        if not lead and scheduler.pool.quiet_takes(group.count) == group.count:
+        if not group.num_named and scheduler.pool.quiet_takes(group.count) == group.count:
             border = index + self._block_size  # until then each member takes one block at most
         step = max(index, border - lead)
         return step - self._asynchronous - scheduler.completing + 1

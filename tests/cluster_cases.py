@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import Any
-
-from hypothesis import strategies as st
+from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
 from simulator.engine_args.config import EngineConfig
@@ -44,12 +41,22 @@ def config(**changes: Any) -> EngineConfig:
     return EngineConfig(**values)
 
 
+class Measured(NamedTuple):
+    """A measured range that some steps of a small run leave."""
+
+    max_prefill_tokens: int = 16
+    max_context: int = 20
+    max_decodes: int = 3
+    max_prefills: int = 2
+    mixed_steps: bool = True
+
+
 def step_time(formula: str = "linear", overhead: tuple[float, float] = (0.0, 0.0), **coefficients: float) -> StepTime:
     """A formula with the coefficients given, all others 0; ``overhead``: seconds, and seconds a prompt token."""
     unknown = set(coefficients) - set(FORMULAS[formula].coefficients)
     assert not unknown, unknown
     values = dict.fromkeys(FORMULAS[formula].coefficients, 0.0) | coefficients
-    return FORMULAS[formula](values, *overhead)
+    return FORMULAS[formula](values, *overhead, Measured())
 
 
 def request(number: int, arrival_s: float, prompt: Any, num_outputs: int, **changes: Any) -> Request:
@@ -115,6 +122,7 @@ class Advance:
     end_s: float
     num_steps: int
     num_tokens: int
+    support: int
 
 
 @dataclass
@@ -155,9 +163,8 @@ def serve(case: Case, hook: Hook | None = None, started: Callable[[Cluster], Non
     if case.watch:
         router.index = "events"  # the cluster then feeds the view; policies that have no index do not look at it
     metrics = Metrics(case.num_instances)
-    cluster = Cluster(
-        case.config(), step_time(case.formula, case.overhead, **case.coefficients), router, case.num_instances, metrics, **mode
-    )
+    times = step_time(case.formula, case.overhead, **case.coefficients)
+    cluster = Cluster(case.config(), times, router, case.num_instances, metrics, **mode)
     seen = Seen(cluster, metrics, requests)
     _observe(seen)
     if hook is not None:
@@ -177,9 +184,11 @@ def _observe(seen: Seen) -> None:
         seen.events.append((time_s, instance, list(events)))
         tell_events(instance, time_s, events)
 
-    def advance(instance: int, start_s: float, end_s: float, num_steps: int, plan: Plan, *rest: Any) -> None:
-        seen.advances.append(Advance(instance, start_s, end_s, num_steps, plan.num_tokens))
-        tell_advance(instance, start_s, end_s, num_steps, plan, *rest)
+    def advance(
+        instance: int, start_s: float, end_s: float, num_steps: int, plan: Plan, support: int, *rest: Any
+    ) -> None:
+        seen.advances.append(Advance(instance, start_s, end_s, num_steps, plan.num_tokens, support))
+        tell_advance(instance, start_s, end_s, num_steps, plan, support, *rest)
 
     def ended(request: Request) -> None:
         seen.ended.append(request)
@@ -262,8 +271,10 @@ def _pool(scheduler: Scheduler, names: Names) -> tuple:
     return list(pool.free), list(pool.ref_cnt), contents, {names(key): block for key, block in pool.cached.items()}
 
 
-def _busy(seen: Seen, number: int) -> list[tuple[float, float]]:
-    return intervals((one.start_s, one.end_s) for one in seen.advances if one.instance == number)
+def _busy(seen: Seen, number: int) -> list[list[tuple[float, float]]]:
+    """When the instance was busy with steps of each kind of support."""
+    mine = [one for one in seen.advances if one.instance == number]
+    return [intervals((one.start_s, one.end_s) for one in mine if one.support == support) for support in range(3)]
 
 
 def intervals(pairs: Any) -> list[tuple[float, float]]:
@@ -277,146 +288,6 @@ def intervals(pairs: Any) -> list[tuple[float, float]]:
     return merged
 
 
-def holders(scheduler: Scheduler, requests: Sequence[Request]) -> Counter[int]:
-    """How many requests hold each block."""
+def holders(requests: Sequence[Request]) -> Counter[int]:
+    """How many of the requests hold each block."""
     return Counter(block for one in requests for block in one.blocks)
-
-
-# --- drawing ----------------------------------------------------------------------------------------------------------
-
-ROUTINGS: tuple[Any, ...] = (
-    "round_robin",
-    "random",
-    "least_requests",
-    "power_of_two",
-    "session_hash",
-    "longest_prefix",
-    {"policy": "longest_prefix", "index": "events"},
-    {"policy": "longest_prefix", "index": "events", "event_delay": 0.25},
-    "dynamo",
-    {"policy": "dynamo", "event_delay": 0.03},
-    {"policy": "dynamo", "event_delay": 0.5},
-    {"policy": "dynamo", "use_kv_events": False, "router_ttl_secs": 3},
-    "moody",
-)
-
-
-@st.composite
-def engines(draw: st.DrawFn, pressed: bool = False) -> dict[str, Any]:
-    """Engine arguments that vLLM would start with, from a pool that holds one request of full length to a roomy one.
-
-    ``pressed``: only small pools, and places for many requests.
-    """
-    size = draw(st.sampled_from([2, 3, 4, 8, 16, 32]))
-    max_model_len = draw(st.sampled_from([24, 60, 150]))
-    num_seqs = draw(st.integers(4 if pressed else 1, 8))
-    chunked = draw(st.booleans() | st.just(True))
-    least = num_seqs if chunked else max(num_seqs, max_model_len)
-    dialect = draw(st.sampled_from(["vllm-0.23", "vllm-0.32"]))
-    new = dialect == "vllm-0.32"
-    needed = -(-max_model_len // size)
-    threshold = draw(st.sampled_from([0, 0, 5]))
-    small = st.integers(0, 3) | st.integers(0, needed)
-    return {
-        "dialect": dialect,
-        "block_size": size,
-        "max_model_len": max_model_len,
-        "num_gpu_blocks": 1 + needed + draw(small if pressed else small | st.just(8 * needed)),
-        "max_num_batched_tokens": least + draw(st.integers(0, 8) | st.integers(0, 2 * max_model_len)),
-        "max_num_seqs": num_seqs,
-        "max_num_active_seqs": draw(st.integers(1, num_seqs)) if new and draw(st.booleans()) else num_seqs,
-        "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
-        "enable_chunked_prefill": chunked,
-        "long_prefill_token_threshold": threshold,
-        "long_prefill_token_threshold_adaptive": bool(threshold) and new and draw(st.booleans()),
-        "scheduler_reserve_full_isl": draw(st.booleans()),
-        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])) if new else 0.0,
-        "policy": draw(st.sampled_from(["fcfs", "priority"])),
-        "async_scheduling": draw(st.booleans()),
-    }
-
-
-# Step times: with dyadic numbers sums are exact, so that arrivals tie with the ends of steps; 0.1 ties only at times.
-TIMES: tuple[tuple[str, dict[str, float]], ...] = (
-    ("linear", {"step_s": 0.25}),
-    ("linear", {"step_s": 0.1}),
-    ("linear", {"step_s": 0.25, "prefill_token_s": 2**-6}),
-    ("linear", {"step_s": 0.125, "prefill_token_s": 2**-6, "decode_context_s": 2**-10}),
-    ("linear", {"step_s": 0.008, "prefill_token_s": 5e-5, "prefill_pair_s": 1e-7, "decode_token_s": 3e-4, "decode_context_s": 1e-5}),
-    ("host_device", {
-        "host_prefill_s": 0.037, "host_decode_s": 0.033, "prefill_token_s": 7e-4, "prefill_pair_s": 1e-5,
-        "device_step_s": 0.001, "decode_token_s": 7e-4, "decode_context_s": 1e-4,
-    }),
-    ("host_device", {"host_prefill_s": 0.25, "host_decode_s": 0.25}),
-)  # fmt: skip
-
-
-@st.composite
-def workloads(draw: st.DrawFn, max_model_len: int, step_s: float, most: int = 14) -> tuple[dict[str, Any], ...]:
-    """Requests in order of arrival: bursts, arrivals on a grid of steps, shared beginnings, follow-ups, early stops."""
-    gaps = st.sampled_from([0.0, 0.0, step_s, 2 * step_s, 7 * step_s]) | st.floats(0, 6 * step_s) | st.floats(0, 60 * step_s)
-    times = list(accumulate(draw(st.lists(gaps, min_size=1, max_size=most))))
-    found: list[dict[str, Any]] = []
-    for number, arrival_s in enumerate(times):
-        prompt = draw(_prompts(number, found, max_model_len))
-        num_prompt_tokens = sum(length for _, _, length in prompt)
-        room = max_model_len - num_prompt_tokens
-        max_tokens = draw(st.integers(1, room) | st.integers(1, min(room, 12)) | st.just(room))
-        if draw(st.integers(0, 19)) == 19:
-            max_tokens = room + 1  # one too many: refused
-        found.append({
-            "request_id": number,
-            "arrival_s": arrival_s,
-            "prompt": prompt,
-            "num_prompt_tokens": num_prompt_tokens,
-            "max_tokens": max_tokens,
-            "oracle_num_output_tokens": draw(st.just(max_tokens) | st.integers(1, max_tokens + 1)),
-            "output_segment": draw(st.sampled_from([1000 + number, None])),
-            "session": draw(st.integers(0, 3)),
-            "priority": draw(st.integers(0, 2)),
-            "cache_salt": draw(st.sampled_from([None, None, None, "salt"])),
-            "skip_reading_prefix_cache": draw(st.integers(0, 9)) == 9,
-        })  # fmt: skip
-    return tuple(found)
-
-
-@st.composite
-def _prompts(draw: st.DrawFn, number: int, earlier: list[dict[str, Any]], max_model_len: int) -> tuple:
-    kind = draw(st.sampled_from(["own", "shared", "shared", "follow-up", "again"]))
-    own = (draw(st.sampled_from([None, 100 + number])), 0, draw(st.integers(1, max(1, max_model_len // 4))))
-    if kind == "shared":
-        length = draw(st.integers(1, max_model_len // 2))
-        return ((draw(st.integers(0, 1)), 0, length), own)
-    if kind == "again" and earlier:
-        return draw(st.sampled_from(earlier))["prompt"]
-    if kind == "follow-up" and earlier:
-        first = draw(st.sampled_from(earlier))
-        answer = (first["output_segment"], 0, first["oracle_num_output_tokens"])
-        grown = (*first["prompt"], answer, own)
-        if sum(length for _, _, length in grown) < max_model_len:
-            return grown
-    return (own,)
-
-
-@st.composite
-def cases(draw: st.DrawFn, most: int = 14, pressed: bool = False) -> Case:
-    """Everything: engines, times, routers, workloads; ``pressed``: memory is scarce and one instance has it all to serve."""
-    engine = draw(engines(pressed))
-    formula, coefficients = draw(st.sampled_from(TIMES))
-    routing = draw(st.sampled_from(ROUTINGS))
-    step_s = max(coefficients.get("step_s", 0.0), coefficients.get("host_decode_s", 0.0))
-    return Case(
-        engine=engine,
-        formula=formula,
-        coefficients=coefficients,
-        overhead=draw(st.sampled_from([(0.0, 0.0), (0.0, 0.0), (0.25, 0.0), (0.01, 1e-4)])),
-        routing=routing,
-        watch=routing in ("round_robin", "random", "least_requests", "session_hash") and draw(st.booleans()),
-        num_instances=1 if pressed else draw(st.integers(1, 3)),
-        requests=draw(workloads(engine["max_model_len"], step_s, most)),
-    )
-
-
-def stream_of(requests: Sequence[Request]) -> Iterator[Request]:
-    """Requests one at a time, as a workload gives them."""
-    yield from requests

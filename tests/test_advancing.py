@@ -1,7 +1,7 @@
 """Law 7: advancing equals stepping, to the bit, in every record.
 
-Three runs of each case: advancing; stepping with decodes moved as a group; and stepping with every request visited in every
-step, which is the plain reference. KVCAST_EXAMPLES=10000 makes the first test a hunt of its own.
+Three runs of each case: advancing; stepping with decodes moved as a group; and stepping with every request visited in
+every step, which is the plain reference. KVCAST_EXAMPLES=10000 makes the first test a hunt of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from cluster_cases import MODES, Case, Seen, cases, record, serve
+from cluster_cases import MODES, Case, Seen, record, serve
+from drawn_clusters import cases
 from hypothesis import HealthCheck, given, settings
 
 DYADIC = ("linear", {"step_s": 0.25})
@@ -34,10 +35,10 @@ def test_law_7_advancing_equals_stepping() -> None:
     met: Counter[str] = Counter()
 
     @settings(
-        max_examples=int(os.environ.get("KVCAST_EXAMPLES", "150")), deadline=None, derandomize=True, database=None,
+        max_examples=int(os.environ.get("KVCAST_EXAMPLES", "250")), deadline=None, derandomize=True, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(cases())
+    @given(cases() | cases(pressed=True))
     def hold(case: Case) -> None:
         seen = check(case)
         advances = seen["advancing"].advances
@@ -52,10 +53,8 @@ def test_law_7_advancing_equals_stepping() -> None:
         met["settled in between"] += _num_between(seen["advancing"])
 
     hold()
-    assert min(met[name] for name in (
-        "stretches", "asynchronous stretches", "preemptions", "asynchronous preemptions", "preemptions by priority", "hits",
-        "events", "settled in between",
-    )) > 5, met  # fmt: skip
+    assert len(met) == 8
+    assert min(met.values()) > 5, met
 
 
 def _num_between(seen: Seen) -> int:
@@ -75,8 +74,15 @@ def asks(number: int, arrival_s: float, num_prompt_tokens: int, num_outputs: int
     } | changes  # fmt: skip
 
 
-def small(*requests: dict[str, Any], watch: bool = False, num_instances: int = 1, times: Any = DYADIC, routing: Any = "round_robin",
-          **engine: Any) -> Case:  # fmt: skip
+def small(
+    *requests: dict[str, Any],
+    watch: bool = False,
+    num_instances: int = 1,
+    times: Any = DYADIC,
+    routing: Any = "round_robin",
+    **engine: Any,
+) -> Case:
+    """Blocks of 2, a pool that holds one request of the greatest length, a step of a quarter second."""
     return Case(
         engine={"block_size": 2, "max_model_len": 24, "num_gpu_blocks": 13, "dialect": "vllm-0.23"} | engine,
         formula=times[0], coefficients=times[1], overhead=(0.0, 0.0), routing=routing, watch=watch,
@@ -91,8 +97,9 @@ def test_law_7_a_block_filled_by_the_first_step_of_a_stretch_is_announced_with_t
 
 
 def test_law_7_an_arrival_at_the_end_of_a_step_does_not_let_its_stretch_skip_a_schedule() -> None:
-    """Events of a step that ends at the arrival's very time have not left when the router is asked: arrivals come first."""
-    check(small(asks(0, 0.0, 1, 1), asks(1, 0.0, 1, 3), asks(2, 0.0, 1, 1), asks(3, 0.5, 1, 1), watch=True, num_instances=2))
+    """Events of a step that ends as the request arrives have not left when the router is asked: arrivals are first."""
+    few = [asks(0, 0.0, 1, 1), asks(1, 0.0, 1, 3), asks(2, 0.0, 1, 1), asks(3, 0.5, 1, 1)]
+    check(small(*few, watch=True, num_instances=2))
     many = [asks(number, 0.25 * number, 3, 1 + 19 * (number % 3 == 0)) for number in range(40)]
     for routing in ({"policy": "longest_prefix", "index": "events"}, "dynamo"):
         check(small(*many, routing=routing, num_instances=2, num_gpu_blocks=60))
@@ -102,7 +109,8 @@ def test_law_7_the_gap_of_a_preempted_answer_is_the_same_however_its_request_mov
     """Its last token before the preemption may still be on its way then (asynchronous)."""
     few = [asks(0, 0.0, 1, 23), asks(1, 0.0, 1, 1), asks(2, 0.0, 1, 1), asks(3, 0.0, 1, 1), asks(4, 0.0, 1, 23)]
     seen = check(small(
-        *few, num_gpu_blocks=14, max_num_batched_tokens=2, max_num_seqs=2, async_scheduling=True, scheduler_reserve_full_isl=False,
+        *few, num_gpu_blocks=14, max_num_batched_tokens=2, max_num_seqs=2, async_scheduling=True,
+        scheduler_reserve_full_isl=False,
     ))  # fmt: skip
     assert seen["plain"].num_preemptions
 
@@ -110,7 +118,9 @@ def test_law_7_the_gap_of_a_preempted_answer_is_the_same_however_its_request_mov
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("dialect", ["vllm-0.23", "vllm-0.32"])
 @pytest.mark.parametrize(
-    "routing", ["round_robin", {"policy": "dynamo", "event_delay": 0.03}, {"policy": "longest_prefix", "index": "events"}], ids=str
+    "routing",
+    ["round_robin", {"policy": "dynamo", "event_delay": 0.03}, {"policy": "longest_prefix", "index": "events"}],
+    ids=["round_robin", "dynamo", "longest_prefix"],
 )
 def test_law_7_on_longer_runs(routing: Any, dialect: str, asynchronous: bool) -> None:
     """A few hundred requests with long answers: shared beginnings, memory pressure, arrivals both tied and not."""
@@ -131,17 +141,17 @@ def test_law_7_on_longer_runs(routing: Any, dialect: str, asynchronous: bool) ->
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_the_timeline_counts_who_runs_and_who_waits_as_long_as_they_do(mode: dict[str, bool]) -> None:
-    """However steps are taken together, means over time are those of the requests' own times: the running ones exactly, the
-    waiting ones within the step in which they came. Blocks are between those of prompts and those of whole requests.
+    """However steps are taken together, means over time are those of the requests' own times: the running ones exactly,
+    the waiting ones within the step in which they came. Blocks are between those of prompts and of whole requests.
     """
     rng = Random(1)
     now_s, found = 0.0, []
     for number in range(60):
         now_s += rng.expovariate(0.5)
         found.append(asks(number, now_s, 8, rng.randint(20, 200)))
-    seen = serve(
-        small(*found, block_size=8, max_model_len=256, num_gpu_blocks=2000, times=("linear", {"step_s": 0.01}), max_num_seqs=64), **mode
-    )
+    times = ("linear", {"step_s": 0.01})
+    case = small(*found, block_size=8, max_model_len=256, num_gpu_blocks=2000, times=times, max_num_seqs=64)
+    seen = serve(case, **mode)
     timeline = seen.metrics.timeline()
 
     def total(column: str) -> float:
@@ -152,7 +162,8 @@ def test_the_timeline_counts_who_runs_and_who_waits_as_long_as_they_do(mode: dic
     assert total("mean_running") == pytest.approx(sum(served_s), rel=1e-6)
     assert total("mean_waiting") == pytest.approx(waited_s, abs=0.01 * len(found))
     most = [-(-(one.num_prompt_tokens + one.num_output_tokens) // 8) for one in seen.requests]
-    assert sum(served_s) <= total("mean_used_blocks") <= sum(time_s * blocks for time_s, blocks in zip(served_s, most, strict=True))
+    whole = sum(time_s * blocks for time_s, blocks in zip(served_s, most, strict=True))
+    assert sum(served_s) <= total("mean_used_blocks") <= whole
     assert seen.metrics.max_used_blocks[0] >= max(most) - 1
 
 
@@ -160,4 +171,4 @@ def test_law_7_most_blocks_in_use() -> None:
     """Blocks are returned at an answer's end: what it held until then is what was in use, for one request exactly."""
     seen = check(small(asks(0, 0.0, 3, 20)))
     found = {name: run.metrics.max_used_blocks for name, run in seen.items()}
-    assert found == dict.fromkeys(MODES, [11])  # 3 + 19 computed tokens in blocks of 2
+    assert found == {name: [11] for name in MODES}  # 3 + 19 computed tokens in blocks of 2

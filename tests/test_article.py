@@ -1,7 +1,7 @@
 """Replay of the published measurement of vLLM-Ascend's prefix cache on one NPU (articles and data as cited there).
 
-Hits and computed positions are exact. The eight median times are the ones to which the shipped profile was fitted: agreement
-with them is *in sample* and shows that the simulator adds nothing of its own, not how well it predicts.
+Hits and computed positions are exact. The eight median times are the ones to which the shipped profile was fitted:
+agreement with them is *in sample* and shows that the simulator adds nothing of its own, not how well it predicts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def ask_b(profile: Profile, num_prefix_tokens: int, *, warm: bool, changed: bool
 
 @pytest.mark.parametrize("prefix", [1024, 4096, 8192, 16384])
 def test_hits_are_those_reported_by_the_engine(profile: Profile, prefix: int) -> None:
-    """No hit cold, all full blocks of the shared prefix warm (2 shared tokens more fill none), none after an early change."""
+    """None cold; warm all full blocks of the shared prefix (2 more shared tokens fill none); none after a change."""
     assert prompt_b(prefix) != prompt_b(prefix, changed=True)
     assert published()[prefix].num_prompt_tokens == prefix + NUM_SUFFIX
     assert ask_b(profile, prefix, warm=False).num_cached_tokens == 0
@@ -128,7 +128,10 @@ def test_a_change_costs_what_a_cold_prompt_costs(profile: Profile) -> None:
 
 @pytest.mark.parametrize(("caching", "num_computed"), [(True, 1152 + 9 * 128), (False, 10 * 1152)])
 def test_ten_questions_to_one_document(caching: bool, num_computed: int) -> None:
-    """The article's example: 1,024 shared and 128 own tokens, 10 requests: 2,304 instead of 11,520 computed positions."""
+    """1,024 shared and 128 own tokens, 10 requests: 2,304 instead of 11,520 computed positions.
+
+    The example of the article on cache-aware routing, in blocks of 128.
+    """
     requests = [
         request(number, BETWEEN_S * number, ((DOCUMENT, 0, 1024), (100 + number, 0, 128)), 1) for number in range(10)
     ]

@@ -158,12 +158,25 @@ def test_keys_that_nobody_can_ask_for_are_not_announced():
     assert pool.events == [10, ~10]
 
 
+def test_quiet_takes_are_certain():
+    """A block that was hit is no longer next in line: what is promised is about those that will really be taken."""
+    pool = BlockPool(4, keyless_first=False, announce_below=100)
+    blocks = pool.take(3)
+    pool.publish([1, 3], [200, 10])
+    pool.release(blocks[::-1])
+    assert free_blocks(pool) == [1, 2, 3]
+    assert pool.quiet_takes(3) == 2  # the third announces that key 10 is lost
+    pool.touch([1])
+    assert pool.quiet_takes(2) == 1
+
+
 class PoolMachine(RuleBasedStateMachine):
     """The pool and a model in lists, side by side. A *table* is what one request holds."""
 
-    @initialize(num_blocks=st.integers(2, 12), keyless_first=st.booleans())
-    def start(self, num_blocks, keyless_first):
-        self.pool = BlockPool(num_blocks, keyless_first=keyless_first, announce_below=inf)
+    @initialize(num_blocks=st.integers(2, 12), keyless_first=st.booleans(), announce_below=st.sampled_from([4, inf]))
+    def start(self, num_blocks, keyless_first, announce_below):
+        self.pool = BlockPool(num_blocks, keyless_first=keyless_first, announce_below=announce_below)
+        self.announce_below = announce_below
         self.num_blocks = num_blocks
         self.keyless_first = keyless_first
         self.free = list(range(1, num_blocks))
@@ -188,7 +201,8 @@ class PoolMachine(RuleBasedStateMachine):
         del self.free[:count]
         evicted = {block: key for key, block in self.registered if block in taken}
         self.registered = [row for row in self.registered if row[1] not in taken]
-        self.events += [~evicted[block] for block in taken if block in evicted]
+        lost = [evicted[block] for block in taken if block in evicted]
+        self.events += [~key for key in lost if key < self.announce_below]
         self.num_evictions += len(evicted)
         self.tables.append(blocks + taken)
 
@@ -199,13 +213,13 @@ class PoolMachine(RuleBasedStateMachine):
         table = data.draw(st.sampled_from(self.tables))
         named = {block for _, block in self.registered}
         bare = [block for block in table if block not in named]
-        keys = data.draw(st.lists(st.integers(0, 7), max_size=len(bare), unique=True))
+        keys = data.draw(st.lists(st.integers(0, 7), max_size=len(bare), unique=True).map(sorted))  # as in a prompt
         if len(keys) == 1:
             self.pool.publish_one(bare[0], keys[0])
         elif keys:
             self.pool.publish(bare[: len(keys)], keys)
         self.registered += zip(keys, bare, strict=False)
-        self.events += keys
+        self.events += [key for key in keys if key < self.announce_below]
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -244,6 +258,12 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def oldest_registered_block_is_found(self):
         assert dict(self.pool.cached) == {key: self.find(key) for key, _ in self.registered}
+
+    @invariant()
+    def quiet_takes_are_certain(self):
+        announced = {block for key, block in self.registered if key < self.announce_below}
+        quiet = next((place for place, block in enumerate(self.free) if block in announced), len(self.free))
+        assert self.pool.quiet_takes(len(self.free)) <= quiet
 
     @invariant()
     def events_tell_what_is_stored(self):

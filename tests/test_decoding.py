@@ -114,6 +114,7 @@ class Drive:
         self.flights = deque()
         self.ended = []
         self.plans = []
+        self.num_batches = 0
 
     def run(self):
         now, scheduler = 0, self.scheduler
@@ -127,16 +128,25 @@ class Drive:
                 self.flights.append(plan)
                 self.plans.append((plan.index, plan.num_tokens))
             num_steps = self._num_steps(now)
+            first_event = self._first_event(num_steps)
             split = next(self.splits) % num_steps if self.splits and num_steps > 1 else 0
             if split:
                 scheduler.settle(split)
             finished = scheduler.complete(num_steps - split)
             self.flights.popleft()
+            # Whoever waits for events wakes when they are promised, or at the end of the advance: none may be earlier.
+            assert all(index >= first_event for index, _ in scheduler.event_batches[self.num_batches :])
+            self.num_batches = len(scheduler.event_batches)
             now += num_steps
             self.ended += [(now, request.request_id, request.num_output_tokens) for request in finished]
             if not self.flights and not finished and not scheduler.running and not plan.num_tokens:
                 break  # requests wait and none can ever run
         return self
+
+    def _first_event(self, num_steps):
+        """The completion with which KV events may leave at the earliest, if that is within the advance."""
+        promised = self.scheduler.stretch.steps_to_events()
+        return self.scheduler.completing + min(promised or num_steps, num_steps) - 1
 
     def _num_steps(self, now):
         if self.splits is None or not all(plan.continues for plan in itertools.islice(self.flights, 1, None)):

@@ -144,7 +144,8 @@ def test_law_4_other_policies_in_the_list_change_no_policys_choices(scenario: Sc
 
 @pytest.mark.parametrize("first", [True, False])
 def test_law_4_a_new_tenant_leaves_the_draws_of_others_untouched(scenario: Scenario, first: bool) -> None:
-    before, after = ({name: _of(one, name) for name in ("chat", "batch")} for one in (scenario, one_tenant_more(first=first)))
+    both = (scenario, one_tenant_more(first=first))
+    before, after = ({name: _of(one, name) for name in ("chat", "batch")} for one in both)
     assert len(before["chat"]) == 120
     assert len(before["batch"]) > 10
     assert before == after

@@ -37,7 +37,8 @@ def log(case: Case, **mode: bool) -> list[tuple[float, str]]:
     def note(number: int, scheduler: Any, what: str, value: Any) -> None:
         now_s = clusters[0].clock.now
         if what == "plan":
-            rows.append((now_s, "plan " + " ".join(f"{one.request_id}:{tokens}" for one, tokens, _ in scheduler.scheduled(value))))
+            parts = (f"{one.request_id}:{tokens}" for one, tokens, _ in scheduler.scheduled(value))
+            rows.append((now_s, "plan " + " ".join(parts)))
             rows.extend((now_s, f"preempted {one.request_id}") for one in value.preempted)
         elif what == "finished":
             rows.extend((now_s, f"finished {one.request_id}") for one in value)
@@ -45,8 +46,16 @@ def log(case: Case, **mode: bool) -> list[tuple[float, str]]:
     def started(cluster: Any) -> None:
         clusters.append(cluster)
         tell, hear = cluster.first_token, cluster.instances[0].submit
-        cluster.first_token = lambda one, now_s: (rows.append((now_s, f"first token {one.request_id}")), tell(one, now_s))
-        cluster.instances[0].submit = lambda one: (rows.append((cluster.clock.now, f"queued {one.request_id}")), hear(one))
+
+        def first_token(one: Any, now_s: float) -> None:
+            rows.append((now_s, f"first token {one.request_id}"))
+            tell(one, now_s)
+
+        def submit(one: Any) -> None:
+            rows.append((cluster.clock.now, f"queued {one.request_id}"))
+            hear(one)
+
+        cluster.first_token, cluster.instances[0].submit = first_token, submit
 
     serve(case, note, started, **mode)
     return rows
@@ -150,8 +159,8 @@ def test_a_stretch_is_one_advance(asynchronous: bool) -> None:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_step_in_which_all_must_go_is_followed_by_another(mode: dict[str, bool]) -> None:
-    """Under the priority policy a request may be its own victim (equal priority and arrival: the first), and nothing is left
-    of the step; the engine looks again. vLLM 0.23, ``Scheduler.schedule``: the loop ends where a request preempted itself.
+    """Under the priority policy a request may be its own victim (of equals, the first in the list), and nothing is left
+    of the step; the engine looks again. vLLM ``Scheduler.schedule``: its loop ends where a request preempted itself.
     """
     case = tiny(
         asks(0, 0.0, 2, 22), asks(1, 0.0, 1, 23),

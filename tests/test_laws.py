@@ -1,4 +1,4 @@
-"""The laws of the design that quantify over workloads, each under its number. Law 7 is in test_advancing, 10 in test_queueing.
+"""The laws of the design, each under its number; law 7 is in test_advancing, law 10 in test_queueing.
 
 Law 4 has more in test_determinism, law 8 more in test_routing (policies, which this file leaves alone).
 """
@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from cluster_cases import MODES, Case, Seen, cases, decisions, holders, intervals, record, serve
+from cluster_cases import MODES, Case, Seen, decisions, holders, intervals, record, serve
+from drawn_clusters import cases
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ modes = st.sampled_from(list(MODES.values()))
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_1_every_request_ends_in_exactly_one_state_and_the_counts_add_up(case: Case, mode: dict[str, bool]) -> None:
     seen = serve(case, **mode)
     limit = case.engine["max_model_len"]
@@ -57,13 +58,15 @@ def _check_tokens(case: Case, seen: Seen) -> None:
 
 
 @few
-@given(cases(), modes)
-def test_law_2_free_plus_held_equal_the_pool_and_reference_counts_equal_holders(case: Case, mode: dict[str, bool]) -> None:
+@given(cases() | cases(pressed=True), modes)
+def test_law_2_free_plus_held_equal_the_pool_and_reference_counts_equal_holders(
+    case: Case, mode: dict[str, bool]
+) -> None:
     seen: list[Any] = []
 
     def check(number: int, scheduler: Scheduler, what: str, value: Any) -> None:
         pool = scheduler.pool
-        held = holders(scheduler, scheduler.running)
+        held = holders(scheduler.running)
         free = list(pool.free)
         assert len(free) == len(set(free)) == pool.num_free
         assert not held.keys() & set(free)
@@ -83,11 +86,12 @@ def test_law_2_free_plus_held_equal_the_pool_and_reference_counts_equal_holders(
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_3_times_come_in_order_and_the_clock_never_goes_back(case: Case, mode: dict[str, bool]) -> None:
     ticks: list[float] = []
     clocks: list[Any] = []
-    seen = serve(case, lambda *_: ticks.append(clocks[0].now), started=lambda cluster: clocks.append(cluster.clock), **mode)
+    tick: Any = lambda *_: ticks.append(clocks[0].now)  # noqa: E731
+    seen = serve(case, tick, lambda cluster: clocks.append(cluster.clock), **mode)
     assert all(before <= after for before, after in pairwise(ticks))
     for one in seen.requests:
         if one.state == "finished":
@@ -102,7 +106,7 @@ def test_law_3_times_come_in_order_and_the_clock_never_goes_back(case: Case, mod
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_4_same_scenario_and_seed_same_records(case: Case, mode: dict[str, bool]) -> None:
     once, twice = serve(case, **mode), serve(case, **mode)
     assert record(once) == record(twice)
@@ -110,7 +114,7 @@ def test_law_4_same_scenario_and_seed_same_records(case: Case, mode: dict[str, b
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_5_an_instance_with_work_it_may_run_is_never_idle(case: Case, mode: dict[str, bool]) -> None:
     seen = serve(case, **mode)
     for number in range(case.num_instances):
@@ -125,14 +129,14 @@ def test_law_5_an_instance_with_work_it_may_run_is_never_idle(case: Case, mode: 
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_5_a_request_for_which_there_is_room_waits_for_the_step_in_progress_at_most(
     case: Case, mode: dict[str, bool]
 ) -> None:
     blocks = 20 * -(-case.engine["max_model_len"] // case.engine["block_size"])
     roomy = case.changed(
-        num_gpu_blocks=blocks, max_num_seqs=20, max_num_active_seqs=20, max_num_batched_tokens=20 * case.engine["max_model_len"],
-        long_prefill_token_threshold=0, watermark=0.0,
+        num_gpu_blocks=blocks, max_num_seqs=20, max_num_active_seqs=20, long_prefill_token_threshold=0, watermark=0.0,
+        max_num_batched_tokens=20 * case.engine["max_model_len"],
     )  # fmt: skip
     longest_s = max((one.end_s - one.start_s for one in serve(roomy, **MODES["plain"]).advances), default=0.0)
     for one in serve(roomy, **mode).requests:
@@ -141,7 +145,7 @@ def test_law_5_a_request_for_which_there_is_room_waits_for_the_step_in_progress_
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_6_a_hit_is_never_longer_than_what_the_pool_holds_nor_than_the_known_tokens_minus_one(
     case: Case, mode: dict[str, bool]
 ) -> None:
@@ -177,10 +181,12 @@ def _check_hits(scheduler: Scheduler, plan: Plan, held: set[int], size: int) -> 
 
 @few
 @given(cases() | cases(pressed=True), st.booleans(), st.data())
-def test_law_8_no_decision_depends_on_how_long_an_answer_will_be(case: Case, grouping: bool, data: st.DataObject) -> None:
+def test_law_8_no_decision_depends_on_how_long_an_answer_will_be(
+    case: Case, grouping: bool, data: st.DataObject
+) -> None:
     """Two runs whose answers end at other times decide alike until the first answer that differs has ended.
 
-    Only where answers end by themselves: that the last token allowed by ``max_tokens`` comes next is known to the engine.
+    Only where answers end by themselves: that the last token which ``max_tokens`` allows comes next, the engine knows.
     """
     rows = [one | {"max_tokens": max(2, one["max_tokens"])} for one in case.requests]
     limit = case.engine["max_model_len"]
@@ -207,26 +213,33 @@ def _ending_early(rows: list[dict[str, Any]], limit: int, data: st.DataObject) -
 
 
 @few
-@given(cases(), modes, st.data())
-def test_law_8_no_decision_depends_on_what_has_not_arrived(case: Case, mode: dict[str, bool], data: st.DataObject) -> None:
+@given(cases() | cases(pressed=True), modes, st.data())
+def test_law_8_no_decision_depends_on_what_has_not_arrived(
+    case: Case, mode: dict[str, bool], data: st.DataObject
+) -> None:
     """Leaving out all requests from some time on leaves everything before that time as it was."""
     assume(len(case.requests) > 1)
     cut = data.draw(st.integers(1, len(case.requests) - 1))
     until_s = case.requests[cut]["arrival_s"]
     whole = serve(case, **mode)
     part = serve(replace(case, requests=case.requests[:cut]), **mode)
-    for one, other in zip(whole.requests, part.requests, strict=False):
-        for name in ("first_scheduled_s", "first_token_s", "finish_s"):
-            seen = [time_s if time_s is not None and time_s < until_s else None for time_s in (getattr(one, name), getattr(other, name))]
-            assert seen[0] == seen[1]
-    before = [[event for event in sorted(run.events, key=lambda event: event[:2]) if event[0] < until_s] for run in (whole, part)]
-    assert [event[:2] for event in before[0]] == [event[:2] for event in before[1]]
+    assert _known_by(until_s, whole)[: 3 * cut] == _known_by(until_s, part)
+    events = [sorted(event[:2] for event in run.events if event[0] < until_s) for run in (whole, part)]
+    assert events[0] == events[1]
+
+
+def _known_by(until_s: float, seen: Seen) -> list[float | None]:
+    """First schedules, first tokens and ends before ``until_s``."""
+    times = [(one.first_scheduled_s, one.first_token_s, one.finish_s) for one in seen.requests]
+    return [time_s if time_s is not None and time_s < until_s else None for row in times for time_s in row]
 
 
 @few
-@given(cases(), modes)
+@given(cases() | cases(pressed=True), modes)
 def test_law_9_without_repeats_and_preemptions_caching_changes_nothing(case: Case, mode: dict[str, bool]) -> None:
-    fresh = tuple(one | {"prompt": ((None, 0, one["num_prompt_tokens"]),), "output_segment": None} for one in case.requests)
+    fresh = tuple(
+        one | {"prompt": ((None, 0, one["num_prompt_tokens"]),), "output_segment": None} for one in case.requests
+    )
     roomy = 1 + 15 * -(-case.engine["max_model_len"] // case.engine["block_size"])
     case = replace(case, requests=fresh)
     for num_blocks in (case.engine["num_gpu_blocks"], roomy):

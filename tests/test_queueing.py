@@ -1,16 +1,16 @@
 """Law 10: the model agrees with queueing theory within its own confidence interval.
 
-One request at a time (``max_num_seqs`` 1), one answer token, and a step that costs a fixed time a prompt token and nothing
-else: the instance is then a single server whose service time is the prompt's length times that. Waits are
+One request at a time (``max_num_seqs`` 1), one answer token, and a step that costs a fixed time a prompt token and
+nothing else: the instance is then a single server whose service time is the prompt's length times that. Waits are
 ``first_scheduled_s - queued_s``. Means are those of the stationary queue:
 
 M/G/1 (Pollaczek 1930, Khinchine 1932):  E[wait] = rate E[S^2] / (2 (1 - rho));  M/D/1 and M/M/1 are special cases.
 
-Each of 40 seeds gives one 95 % interval by *batch means*: consecutive waits are correlated, so that their plain standard
-error is far too small; means of 20 batches, each many correlation times long, are nearly independent and normal, and
-Student's t with 19 degrees of freedom applies to them (Law and Kelton, Simulation Modeling and Analysis, 9.5.3). Waits from
-the empty start are dropped. Of 40 intervals at 95 %, 34 to 40 cover with probability 0.998 (binomial), and the seeds are
-fixed: the outcome is the same in every run.
+Each of 40 seeds gives one 95 % interval by *batch means*: consecutive waits are correlated, so that their plain
+standard error is far too small; means of 20 batches, each many correlation times long, are nearly independent and
+normal, and Student's t with 19 degrees of freedom applies to them (Law and Kelton, Simulation Modeling and Analysis,
+section on batch means). Waits from the empty start are dropped. Of 40 intervals at 95 %, 34 or more cover with
+probability 0.997 (binomial), and the seeds are fixed: the outcome is the same in every run.
 """
 
 from __future__ import annotations
@@ -71,12 +71,14 @@ def arrivals(kind: str, rate_per_s: float, count: int, seed: int) -> Iterator[Re
         yield request(number, time_s, length, 1)
 
 
-def simulate(requests: Iterator[Request], num_instances: int = 1, policy: str = "round_robin", seed: int = 0) -> tuple[Metrics, list[Request]]:
+def simulate(
+    requests: Iterator[Request], num_instances: int = 1, policy: str = "round_robin", seed: int = 0
+) -> tuple[Metrics, list[Request]]:
     """Serve one request at a time on each instance; longest prompt 20,000 tokens, in one step."""
     longest = 20_000
     engine = config(
-        block_size=256, num_gpu_blocks=2 + longest // 256 + 1, max_model_len=longest + 1, max_num_batched_tokens=longest + 1,
-        max_num_seqs=1, enable_prefix_caching=False,
+        block_size=256, num_gpu_blocks=2 + longest // 256 + 1, max_model_len=longest + 1, max_num_seqs=1,
+        max_num_batched_tokens=longest + 1, enable_prefix_caching=False,
     )  # fmt: skip
     metrics = Metrics(num_instances)
     served: list[Request] = []
@@ -99,7 +101,8 @@ def waits_s(served: list[Request]) -> np.ndarray:
 
 def interval(waits: np.ndarray) -> tuple[float, float]:
     """95 % for the mean, by batch means."""
-    batches = waits[NUM_WARM_UP:][: (len(waits) - NUM_WARM_UP) // NUM_BATCHES * NUM_BATCHES].reshape(NUM_BATCHES, -1).mean(axis=1)
+    size = (len(waits) - NUM_WARM_UP) // NUM_BATCHES
+    batches = waits[NUM_WARM_UP : NUM_WARM_UP + size * NUM_BATCHES].reshape(NUM_BATCHES, size).mean(axis=1)
     half = student.ppf(0.975, NUM_BATCHES - 1) * batches.std(ddof=1) / math.sqrt(NUM_BATCHES)
     return batches.mean() - half, batches.mean() + half
 
@@ -120,8 +123,8 @@ def test_law_10_mean_waits_are_those_of_queueing_theory(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "rho"), [("fixed", 0.8), ("exponential", 0.3)])
 def test_law_10_littles_law_and_utilisation(kind: str, rho: float) -> None:
-    """The time average of requests present is the arrival rate times the mean time in the system, exactly over a whole run;
-    and the server is busy as long as there is service.
+    """The time average of requests present is the arrival rate times the mean time in the system, exactly over a whole
+    run; and the server is busy as long as there is service.
     """
     metrics, served = simulate(arrivals(kind, rho / MEAN_S, 20_000, 1))
     span_s = metrics.horizon_s
@@ -154,7 +157,7 @@ def test_each_wait_is_lindleys() -> None:
 
 
 def test_turns_among_servers_of_fixed_service_are_one_queue_for_all() -> None:
-    """With equal services requests finish in order of arrival, so that M/D/c's next free server is always the next in turn."""
+    """With equal services requests end in order of arrival: M/D/c's next free server is always the next in turn."""
     _, served = simulate(arrivals("fixed", 3 * 0.8 / MEAN_S, 3000, 2), 3)
     free_s, expected = [0.0, 0.0, 0.0], []
     for one in served:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
-from simulator.parity.vllm_engine import SEGMENT_BITS, Labels, Texts, Vllm
+from simulator.parity.vllm_engine import SEGMENT_BITS, Labels, Texts, Vllm, version
 
 STALL = 1000  # schedules in a row that schedule nothing
 COUNTERS = (
@@ -330,7 +330,7 @@ def main() -> None:
     modes.add_argument("--time-only", action="store_const", dest="mode", const="time-only", help="summaries only")
     arguments = parser.parse_args()
     if arguments.describe:
-        sys.stdout.write(json.dumps({"vllm": Vllm().version}) + "\n")
+        sys.stdout.write(json.dumps({"vllm": version()}) + "\n")
     elif arguments.cases:
         with Path(arguments.cases).open(encoding="utf-8") as source:
             run(source, sys.stdout, arguments.mode or "full")

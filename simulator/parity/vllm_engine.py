@@ -43,14 +43,19 @@ TINY_MODEL = {
 ONLY_IN_032 = {"watermark": 0.0, "max_num_active_seqs": None, "long_prefill_token_threshold_adaptive": False}
 
 
+def version() -> str:
+    """vLLM's version, without loading the rest of it."""
+    os.environ.update(ENVIRONMENT)
+    return str(importlib.import_module("vllm").__version__)
+
+
 class Vllm:
     """The parts of vLLM used here, and one validated configuration to copy from."""
 
     def __init__(self) -> None:
         load = importlib.import_module
-        os.environ.update(ENVIRONMENT)
+        self.version = version()
         logging.disable(logging.WARNING)
-        self.version: str = load("vllm").__version__
         self.config = load("vllm.config")
         self.scheduler = load("vllm.v1.core.sched.scheduler").Scheduler
         self.async_scheduler = load("vllm.v1.core.sched.async_scheduler").AsyncScheduler
