@@ -11,7 +11,7 @@ from collections import Counter, deque
 
 import pytest
 from engine import DIALECTS, V23, V32, Engine, ask, free_blocks, text
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine_args.config import SpeculativeConfig
@@ -163,11 +163,13 @@ class Drive:
         return self.ended, state, scheduler.completing, scheduler.statistics, events
 
 
-GAPS, ANSWERS = st.integers(0, 30), st.integers(1, 40)
-ROWS = st.tuples(GAPS, st.integers(0, 3), st.integers(1, 14), ANSWERS, st.booleans(), st.booleans())
+# Lengths that recur, so that prompts repeat and quote answers; long ones, so that the queue's head is often blocked.
+LENGTHS, ANSWERS = st.sampled_from([1, 4, 7, 8, 13, 30, 45]), st.integers(1, 40)
+ROWS = st.tuples(st.integers(0, 30), st.integers(0, 1), LENGTHS, st.integers(0, 9), ANSWERS, st.booleans())
 LOADS = st.lists(ROWS, min_size=1, max_size=7)
 
 
+@settings(max_examples=400)
 @given(
     LOADS,
     st.booleans(),
@@ -184,15 +186,29 @@ def test_advancing_equals_stepping(load, asynchronous, dialect, policy, num_usab
 
     def requests():
         now = 0
-        for number, (gap, segment, length, answer, named, stops) in enumerate(load):
+        for number, (gap, segment, length, quoted, answer, named) in enumerate(load):
             now += gap
-            fields = {"output_segment": 10 + segment if named else None, "max_tokens": answer + 5 * stops}
-            yield now, ask(number, text(segment, length), answer=answer, priority=segment, **fields)
+            runs = [text(segment, length), text(10 + segment, quoted)] if quoted < 9 else [length]
+            fields = {"output_segment": 10 + segment if named else None, "max_tokens": answer + number % 3}
+            yield now, ask(number, *runs, answer=answer, priority=segment, **fields)
 
     stepped = Drive(config, requests(), None).run()
     advanced = Drive(config, requests(), itertools.cycle(splits)).run()
     assert advanced.outcome() == stepped.outcome()
     assert len(advanced.plans) <= len(stepped.plans)
+
+
+def test_blocked_head_may_gain_from_a_running_answer():
+    """Its prompt quotes an answer: when the block with the quoted part fills, the hit grows, and the head fits."""
+    config = Engine(num_gpu_blocks=11, max_model_len=40).config
+
+    def requests():
+        yield 0, ask(0, text(1, 8), answer=12, output_segment=9)
+        yield 2, ask(1, text(1, 8), text(9, 12), 19)  # 10 blocks, as many as there are
+
+    stepped = Drive(config, requests(), None).run()
+    assert next(index for index, num_tokens in stepped.plans[3:] if num_tokens > 1) == 4  # position 11 is computed
+    assert Drive(config, requests(), itertools.repeat(0)).run().outcome() == stepped.outcome()
 
 
 def test_a_long_decode_is_one_advance():

@@ -76,7 +76,7 @@ def test_the_second_block_tells_conversations_apart(tmp_path):
     path = written(tmp_path / "t.jsonl", GOOD, follow_up, other, single)
     sessions = [request.session for request in replayed(path, session_from="second_block")]
     assert sessions[0] == sessions[1] != sessions[2]
-    assert sessions[3] is None
+    assert sessions[3] not in sessions[:3]  # it has one block only, and is told apart by that
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "named_plain"])

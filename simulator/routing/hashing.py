@@ -20,14 +20,15 @@ class SessionHash(Router):
     """
 
     summary = "each session to one instance, by consistent hash"
+    needs_sessions = True
     source = "vLLM production-stack session (a6c01db); Lamping and Veach 2014"
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
         """Raises InputError for a request without a session."""
         if request.session is None:
             raise InputError(
-                f"routing session_hash: request {request.request_id} has no session: the workload has none, the trace "
-                "lacks session_from: second_block, or the prompt has no second block"
+                f"routing session_hash: request {request.request_id} has no session, expected a workload with sessions "
+                "(of a trace: session_from: second_block)"
             )
         digest = hashlib.blake2b(str(request.session).encode(), digest_size=8).digest()
         return Send(jump_hash(int.from_bytes(digest, "big"), self.num_instances))

@@ -37,6 +37,7 @@ class Router(ABC):
     event_delay_s: float = 0.0
     ttl_s: float | None = None
     tracks_active_blocks: bool = False
+    needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
 
     def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
         self.params = params

@@ -23,7 +23,7 @@ from pydantic import (
 from simulator.engine_args import EngineArgs, EngineConfig, resolve
 from simulator.errors import InputError
 from simulator.profile import Profile, load_profile
-from simulator.routing import RoutingSpec, parse_routing
+from simulator.routing import ROUTERS, RoutingSpec, parse_routing
 from simulator.units import Count, PositiveCount
 from simulator.workload.spec import TenantSpec, WorkloadSpec
 
@@ -129,6 +129,15 @@ class Scenario(BaseModel):
             if tenant.trace is not None and not (self.base_dir / tenant.trace.path).is_file():
                 raise InputError(f"workload.tenants[{index}].trace.path: no such file {tenant.trace.path!r}, "
                                  f"expected a path relative to {str(self.base_dir)!r}")  # fmt: skip
+
+        for index, spec in enumerate(self.routing):
+            if ROUTERS[spec.policy].needs_sessions:
+                for number, tenant in enumerate(self.workload.tenants):
+                    if tenant.trace is None or tenant.trace.session_from is None:
+                        raise InputError(
+                            f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
+                            "expected a trace with session_from: second_block"
+                        )
 
     def changed(
         self,

@@ -72,9 +72,9 @@ def prompt(record: Record, base: int) -> Prompt:
     return tuple(runs)
 
 
-def second_block(record: Record, base: int) -> int | None:
-    """The session of a request whose conversation is told apart by its second block; None where there is none."""
-    return base + record.hash_ids[1] if len(record.hash_ids) > 1 else None
+def second_block(record: Record, base: int) -> int:
+    """The session of a request whose conversation is told apart by its second block; where there is one only, by that."""
+    return base + record.hash_ids[min(1, len(record.hash_ids) - 1)]
 
 
 def _parse(path: Path, number: int, line: bytes) -> tuple[int, Record]:
