@@ -27,7 +27,6 @@ class Covariates(Strict):
     max_num_batched_tokens: Positive
     max_model_len: Positive | None = None
     max_num_seqs: Positive | None = None
-    async_scheduling: bool | None = None
 
 
 class Header(Strict):

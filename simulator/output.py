@@ -57,7 +57,7 @@ class Output:
         """One piece's output; True if it ended the request."""
         request = piece.request
         request.num_in_flight -= piece.num_tokens
-        stale = self._drain_stale(request, piece)
+        stale = self._drain_stale(request, piece) if request.num_stale else False
         if request.state in (FINISHED, ABORTED) or (stale and request.discards_stale) or not piece.samples:
             return False
         accepted = self._accept(request, piece, stale)
@@ -79,7 +79,7 @@ class Output:
 
     def _drain_stale(self, request: Request, piece: Piece) -> bool:
         """Whether this output was scheduled before the request's last preemption (dialects that track it)."""
-        if not self._scheduler.dialect.stale_output or not request.num_stale:
+        if not self._scheduler.dialect.stale_output:
             return False
         request.num_stale -= piece.num_tokens
         return True

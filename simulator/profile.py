@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.errors import InputError, nearest
+from simulator.noise import MAX_DEVIATIONS
 from simulator.step_time import FORMULAS, StepTime
 
 Count = Annotated[int, Field(ge=0)]
@@ -76,6 +77,7 @@ class Identity(Strict):
     tensor_parallel_size: Positive
     pipeline_parallel_size: Positive
     graph_mode: Text
+    async_scheduling: bool | None = None  # None: not known
     block_size: Positive
 
 
@@ -138,13 +140,17 @@ class Memory(Strict):
 
 
 class Profile(Strict):
-    """See the module's docstring. ``kv_bytes_per_token`` and ``memory`` are those of one device (one rank)."""
+    """See the module's docstring. ``kv_bytes_per_token`` and ``memory`` are those of one device (one rank).
+
+    ``step_noise_s`` is the standard deviation of one step's time around the formula (see ``noise``); None is no noise.
+    """
 
     schema_version: Literal[1]
     name: Text
     formula: Text
     coefficients: dict[str, Coefficient]
     overhead: Overhead
+    step_noise_s: Coefficient | None = None
     measured: MeasuredRange | None
     identity: Identity
     provenance: Provenance
@@ -163,6 +169,17 @@ class Profile(Strict):
             raise ValueError(f"coefficients.{unknown}: unknown key{nearest(unknown, expected)}")
         return self
 
+    @model_validator(mode="after")
+    def _noise_leaves_half_of_any_step(self) -> Profile:
+        if self.step_noise_s is not None:
+            largest_s, shortest_s = MAX_DEVIATIONS * self.step_noise_s.value, self.step_time().shortest_s()
+            if largest_s > shortest_s / 2:
+                raise ValueError(
+                    f"step_noise_s: {MAX_DEVIATIONS} standard deviations are {largest_s:g} s, expected at most half of "
+                    f"the shortest step ({shortest_s / 2:g} s)"
+                )
+        return self
+
     @property
     def block_size(self) -> int:
         """Tokens per KV block of the engine that was measured."""
@@ -178,13 +195,16 @@ class Profile(Strict):
         """Largest absolute relative error on the fitted rows; None for a synthetic profile."""
         return max((abs(residual.relative_error) for residual in self.errors.in_sample), default=None)
 
-    def step_time(self) -> StepTime:
-        """The formula with its coefficients bound."""
+    def step_time(self, *, as_measured: bool = True) -> StepTime:
+        """The formula with its coefficients bound; not ``as_measured``: of an engine run otherwise than the measured
+        one, so that no prediction rests on measurement.
+        """
         return FORMULAS[self.formula](
             {name: coefficient.value for name, coefficient in self.coefficients.items()},
             self.overhead.constant_s.value,
             self.overhead.prompt_token_s.value,
             self.measured,
+            as_measured=as_measured,
         )
 
     def kv_cache_bytes(self, gpu_memory_utilization: float = 0.92) -> int:

@@ -121,9 +121,11 @@ class RunningScan:
             if num_new <= 0:
                 continue
             num_slots = min(request.num_computed_tokens + num_new, self.config.max_model_len)
-            if not self._free_up(-(-num_slots // size) - len(request.blocks), request, plan):
-                break
-            scheduler.kv.grow(request, num_slots)
+            num_blocks = -(-num_slots // size) - len(request.blocks)
+            if num_blocks > 0:
+                if not self._free_up(num_blocks, request, plan):
+                    break
+                request.blocks += scheduler.pool.take(num_blocks)
             self._place(plan, request, num_new)
             spent += num_new
         border.pop(index, None)

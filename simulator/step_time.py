@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from simulator.plan import Plan
+
 MEASURED, PRIOR, OUTSIDE = 0, 1, 2  # what StepTime.support answers
 
 
@@ -42,7 +44,7 @@ class Measured(Protocol):
 class StepTime:
     """How long an engine takes, with its coefficients bound. Subclasses are the formulas."""
 
-    __slots__ = ("_constant_s", "_measured", "_prompt_token_s")
+    __slots__ = ("_constant_s", "_measured", "_prompt_token_s", "_within")
 
     name: ClassVar[str]
     coefficients: ClassVar[Mapping[str, str]]
@@ -54,11 +56,18 @@ class StepTime:
         overhead_constant_s: float = 0.0,
         overhead_prompt_token_s: float = 0.0,
         measured: Measured | None = None,
+        *,
+        as_measured: bool = True,
     ) -> None:
-        """``values`` maps the formula's coefficient names to SI values; a missing name is a KeyError."""
+        """``values`` maps the formula's coefficient names to SI values; a missing name is a KeyError.
+
+        Without ``as_measured`` the engine runs otherwise than the measured one, and what lies within the measured range
+        is a prior.
+        """
         self._constant_s = overhead_constant_s
         self._prompt_token_s = overhead_prompt_token_s
         self._measured = measured
+        self._within = MEASURED if as_measured else PRIOR
         self._bind(values)
 
     def _bind(self, values: Mapping[str, float]) -> None:
@@ -75,6 +84,13 @@ class StepTime:
         a^2 / 12.
         """
         raise NotImplementedError
+
+    def shortest_s(self) -> float:
+        """Seconds of the shortest possible step: one token without context. No coefficient is negative."""
+        return min(
+            self.elapsed(Plan(num_decodes=1, decode_context=1)),
+            self.elapsed(Plan(num_prefills=1, num_prefill_tokens=1, prefill_pairs=1)),
+        )
 
     def overhead_s(self, num_prompt_tokens: int) -> float:
         """Seconds between a request's submission and the engine's first look at it. Occupies no device."""
@@ -95,7 +111,7 @@ class StepTime:
             return PRIOR
         if plan.num_prefills and plan.num_decodes and not measured.mixed_steps:
             return PRIOR
-        return MEASURED
+        return self._within
 
 
 class HostDevice(StepTime):

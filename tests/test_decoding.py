@@ -169,7 +169,7 @@ ROWS = st.tuples(st.integers(0, 30), st.integers(0, 1), LENGTHS, st.integers(0, 
 LOADS = st.lists(ROWS, min_size=1, max_size=7)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     LOADS,
     st.booleans(),

@@ -51,31 +51,21 @@ class PrefixIndex:
         """
         bit = 1 << instance
         holders = self._holders
-        extra = self._extra.get(instance)
-        if extra:
-            keys = self._remove_extra(extra, keys)
+        extra = self._extra.get(instance, {})
+        num_kept = 0
         for key, mask in zip(keys, map(holders.get, keys), strict=True):
-            if mask == bit:
+            if extra and key in extra:
+                extra[key] -= 1
+                if not extra[key]:
+                    del extra[key]
+                num_kept += 1
+            elif mask == bit:
                 del holders[key]
             elif mask is not None and mask & bit:
                 holders[key] = mask ^ bit
             else:
                 raise KeyError(f"instance {instance} removed block {key}, which it does not hold")
-        return len(keys)
-
-    @staticmethod
-    def _remove_extra(extra: dict[int, int], keys: Sequence[int]) -> list[int]:
-        """Take one copy too many of each key away; the keys that had none."""
-        single = []
-        for key in keys:
-            count = extra.get(key, 0)
-            if count > 1:
-                extra[key] = count - 1
-            elif count:
-                del extra[key]
-            else:
-                single.append(key)
-        return single
+        return len(keys) - num_kept
 
     def clear(self, instance: int) -> None:
         """``instance`` lost everything. Visits all keys: for resets and failures, which are rare."""

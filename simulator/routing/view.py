@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from simulator.request import Request
 from simulator.routing.prefix_index import PrefixIndex
@@ -104,24 +104,14 @@ class View:
     def kv_events(self, instance: int, events: Iterable[int | None]) -> None:
         """Block events of ``instance`` in order: ``key`` stored, ``~key`` (negative) removed, None all cleared."""
         index = self.index
-        stored: list[int] = []
-        removed: list[int] = []
-        for event in events:
-            if event is None:
-                index.clear(instance)
-                stored, removed = [], []
-            elif event >= 0:
-                if removed:
-                    index.remove(instance, removed)
-                    removed = []
-                stored.append(event)
-            else:
-                if stored:
-                    index.store(instance, stored)
-                    stored = []
-                removed.append(~event)
-        index.store(instance, stored)
-        index.remove(instance, removed)
+        batch = list(events)
+        while None in batch:
+            batch = batch[batch.index(None) + 1 :]
+            index.clear(instance)
+        changes = cast("list[int]", batch)
+        # Copies are counted, so that only the sums of a batch matter; stored first, since none may go below zero.
+        index.store(instance, [key for key in changes if key >= 0])
+        index.remove(instance, [~key for key in changes if key < 0])
 
     def _remember(self, instance: int, keys: list[int], overlap: int, now_s: float) -> None:
         if self._ttl_s is None:
