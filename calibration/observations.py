@@ -6,13 +6,13 @@ of decode steps over their number; a total is both. The request is alone, so eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from calibration.measurement import Measurements, RequestRow, Row, StepRow, SummaryRow
+from calibration.measurement import Measurements, Regime, RequestRow, Row, StepRow, SummaryRow
 from simulator.plan import Plan
 from simulator.profile import MeasuredRange
 from simulator.step_time import StepTime
@@ -20,13 +20,14 @@ from simulator.step_time import StepTime
 Array = npt.NDArray[np.float64]
 Stretch = tuple[Plan, int]
 
-
 @dataclass(frozen=True)
 class Observation:
     """A measured time and the work behind it: (overhead of ``overhead_tokens`` + stretches) / ``divisor``.
 
     ``overhead_tokens`` is None where the time holds no overhead. ``length`` is the context that the held-out error
-    groups by.
+    groups by. ``case`` names the time and ``unit`` what is held out together (see ``hold_out``). ``launches`` are the
+    mean seconds of each launch of the engine, none where launches are not known; ``deviation_s`` is the standard
+    deviation of the ``num_repeats`` single times within their launches.
     """
 
     case: str
@@ -35,27 +36,96 @@ class Observation:
     overhead_tokens: int | None
     stretches: tuple[Stretch, ...]
     divisor: int = 1
+    regime: Regime = "decode"
+    unit: str = ""
+    launches: Mapping[int, float] = field(default_factory=dict)
+    num_repeats: int = 1
+    deviation_s: float | None = None
+    published: bool = False
+
+    @property
+    def is_step(self) -> bool:
+        """Whether this is the time of one engine step."""
+        return self.overhead_tokens is None and self.divisor == 1
+
+    @property
+    def is_ttft(self) -> bool:
+        """Whether this is a time to first token."""
+        return self.case.startswith("TTFT")
 
 
 def observe(files: Iterable[Measurements]) -> tuple[Observation, ...]:
-    """Every measured time in these files, in their order."""
-    return tuple(observation for file in files for row in file.rows for observation in _of_row(row))
+    """Every measured time in these files, in their order, without marked outliers."""
+    return tuple(
+        observation
+        for file in files
+        for row in file.rows
+        if isinstance(row, SummaryRow) or not row.outlier
+        for observation in _of_row(row)
+    )
+
+
+def unit_of(case: str) -> str:
+    """What a probe's case is held out with: everything about one prompt alone, of whatever probe.
+
+    A cold prompt is measured beside every hit length, its chunk by the chunk probe too, and its decode step by the decode
+    probe: all of them are the same work and stay on the same side.
+    """
+    probe, *sizes = case.split()
+    length = next((size[1:] for size in sizes if size[:1] in ("p", "c") and size[1:].isdigit()), None)
+    alone = probe == "ttft" or "b1" in sizes or probe == "chunk"
+    return f"prompt {length}" if alone and probe != "mixed" and length else case
 
 
 def _of_row(row: Row) -> Iterator[Observation]:
     if isinstance(row, StepRow):
-        plan = Plan(
-            num_decodes=row.num_decodes,
-            decode_context=row.decode_context,
-            num_prefills=row.num_prefills,
-            num_prefill_tokens=row.num_prefill_tokens,
-            prefill_pairs=row.prefill_pairs,
-            max_context=row.max_context,
-        )
-        case = f"step: {row.num_decodes} decodes over {row.decode_context}, {row.num_prefill_tokens} prefill tokens"
-        yield Observation(case, row.max_context, row.duration_s, None, ((plan, 1),))
-        return
-    yield from _of_request(row)
+        yield _of_step(row)
+    else:
+        yield from _of_request(row)
+
+
+def _of_step(row: StepRow) -> Observation:
+    plan = Plan(
+        num_decodes=row.num_decodes,
+        decode_context=row.decode_context,
+        num_prefills=row.num_prefills,
+        num_prefill_tokens=row.num_prefill_tokens,
+        prefill_pairs=row.prefill_pairs,
+        max_context=row.max_context,
+    )
+    # The host's gap before a step holds the next step up as the step itself does.
+    measured_s = row.duration_s + (row.gap_s or 0.0)
+    unit, case = _named(row)
+    return Observation(
+        case=case,
+        length=row.max_context,
+        measured_s=measured_s,
+        overhead_tokens=None,
+        stretches=((plan, 1),),
+        regime=_step_regime(row),
+        unit=unit,
+        launches=_launch(row, measured_s),
+    )
+
+
+def _named(row: StepRow) -> tuple[str, str]:
+    """Unit and name of a step. The contexts of a probe's decodes grow from step to step: their case has a name."""
+    chunks = f"{row.num_prefills} x " if row.num_prefills > 1 else ""
+    prefill = f"{chunks}{row.num_prefill_tokens} prefill tokens, {row.prefill_pairs:.0f} pairs"
+    decodes = f"{row.num_decodes} decodes" + ("" if row.case else f" over {row.decode_context}")
+    work = ", ".join(([decodes] if row.num_decodes else []) + ([prefill] if row.num_prefills else []))
+    if row.case is None:
+        return f"step: {work}", f"step: {work}"
+    unit = unit_of(row.case)
+    return unit, f"step: {unit}, {work}"
+
+
+def _step_regime(row: StepRow) -> Regime:
+    if row.num_decodes:
+        return "mixed" if row.num_prefills else "decode"
+    # Without cached or earlier tokens, n tokens attend at most n (n + 1) / 2 pairs.
+    tokens = row.num_prefill_tokens
+    return "warm_prefill" if row.prefill_pairs > tokens * (tokens + 1) / 2 else "cold_prefill"
 
 
 def _of_request(row: RequestRow | SummaryRow) -> Iterator[Observation]:
@@ -65,14 +135,71 @@ def _of_request(row: RequestRow | SummaryRow) -> Iterator[Observation]:
     decode: tuple[Stretch, ...] = ()
     if num_steps:
         decode = ((Plan(num_decodes=1, decode_context=prompt + 1, max_context=prompt + 1), num_steps),)
-    case = f"{prompt} prompt tokens, {row.num_cached_tokens} cached"
+    work = f"{prompt} prompt tokens, {row.num_cached_tokens} cached"
+    regime: Regime = "warm_prefill" if row.num_cached_tokens else "cold_prefill"
+    unit = f"prompt {prompt}" if row.case is None else unit_of(row.case)
+
+    def observed(
+        case: str, measured_s: float, overhead: int | None, stretches: tuple[Stretch, ...], divisor: int, of: Regime
+    ) -> Observation:
+        return Observation(
+            case, prompt, measured_s, overhead, stretches, divisor, of, unit, _launch(row, measured_s),
+            published=isinstance(row, SummaryRow),
+        )  # fmt: skip
+
     if row.ttft_s is not None:
-        yield Observation(f"TTFT: {case}", prompt, row.ttft_s, prompt, prefill)
+        yield observed(f"TTFT: {work}", row.ttft_s, prompt, prefill, 1, regime)
     if row.tpot_s is not None:
-        yield Observation(f"TPOT: {case}, {num_steps} steps", prompt, row.tpot_s, None, decode, num_steps)
+        yield observed(f"TPOT: {work}, {num_steps} steps", row.tpot_s, None, decode, num_steps, "decode")
     # A total beside both of its parts would count them twice.
     if row.total_s is not None and (row.ttft_s is None or row.tpot_s is None):
-        yield Observation(f"total: {case}, {num_steps} decode steps", prompt, row.total_s, prompt, prefill + decode)
+        yield observed(f"total: {work}, {num_steps} decode steps", row.total_s, prompt, prefill + decode, 1, regime)
+
+
+def _launch(row: Row, measured_s: float) -> Mapping[int, float]:
+    """The launch of a row with its time; nothing where the launch is not known."""
+    launch = None if isinstance(row, SummaryRow) else row.launch
+    return {} if launch is None else {launch: measured_s}
+
+
+def averaged(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """One observation a case: the mean of its launches' means, at the mean context of its decodes."""
+    groups: dict[tuple[str, str], list[Observation]] = {}
+    for observation in observations:
+        groups.setdefault((observation.unit, observation.case), []).append(observation)
+    return tuple(group[0] if len(group) == 1 else _mean(group) for group in groups.values())
+
+
+def _mean(group: Sequence[Observation]) -> Observation:
+    by_launch: dict[int, list[float]] = {}
+    for observation in group:
+        by_launch.setdefault(next(iter(observation.launches), -1), []).append(observation.measured_s)
+    means = {launch: float(np.mean(times)) for launch, times in sorted(by_launch.items())}
+    squares = sum(float(np.var(times)) * len(times) for times in by_launch.values())
+    freedom = len(group) - len(by_launch)
+    return replace(
+        group[0],
+        length=max(observation.length for observation in group),
+        measured_s=float(np.mean(list(means.values()))),
+        stretches=group[0].stretches if len(group[0].stretches) > 1 else (_mean_stretch(group),),
+        launches=means if -1 not in means else {},
+        num_repeats=len(group),
+        deviation_s=(squares / freedom) ** 0.5 if freedom else None,
+    )
+
+
+def _mean_stretch(group: Sequence[Observation]) -> Stretch:
+    plans = [observation.stretches[0][0] for observation in group]
+    first = plans[0]
+    plan = Plan(
+        num_decodes=first.num_decodes,
+        decode_context=sum(plan.decode_context for plan in plans) / len(plans),  # type: ignore[arg-type]
+        num_prefills=first.num_prefills,
+        num_prefill_tokens=first.num_prefill_tokens,
+        prefill_pairs=first.prefill_pairs,
+        max_context=max(plan.max_context for plan in plans),
+    )
+    return plan, group[0].stretches[0][1]
 
 
 def _chunks(prompt: int, cached: int, budget: int) -> Iterator[Stretch]:

@@ -155,6 +155,8 @@ def import_command(command: str, output: Path | None) -> None:
     for name, info in EngineArgs.model_fields.items():
         if info.is_required() and name not in found.arguments:
             text += f"  # {name}: required, {info.description}\n"
+    if "speculative_config" in found.arguments:
+        text += f"  # acceptance_rate: required, {EngineArgs.model_fields['acceptance_rate'].description}\n"
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from simulator.clock import Clock
+from simulator.engine_args.unmeasured import unmeasured
 from simulator.errors import InputError
 from simulator.instance import Instance
 from simulator.metrics import Metrics
+from simulator.noise import StepNoise, draw_step_noise
 from simulator.prefix import PRIVATE, Prefixes
 from simulator.request import REFUSED, Request
 from simulator.routing.decision import Hold, Refuse, Send
@@ -34,17 +36,26 @@ def simulate(
     requests: Iterable[Request],
     num_instances: int,
     metrics: Metrics,
+    *,
+    seed: int = 0,
+    replication: int = 0,
 ) -> None:
     """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in
-    ``metrics``.
+    ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any.
     """
-    Cluster(config, profile.step_time(), router, num_instances, metrics).run(requests)
+    step_time = profile.step_time(as_measured=not unmeasured(config, profile))
+    noise = None
+    if profile.step_noise_s is not None and profile.step_noise_s.value:
+        deviation_s = profile.step_noise_s.value
+        noise = [draw_step_noise(deviation_s, seed, replication, number) for number in range(num_instances)]
+    Cluster(config, step_time, router, num_instances, metrics, noise=noise).run(requests)
 
 
 class Cluster:
     """``num_instances`` equal instances behind one router.
 
     Without ``advancing`` or ``grouping`` every step and every request is visited: the plain reference of law 7.
+    ``noise`` is that of each instance's steps.
     """
 
     def __init__(
@@ -57,6 +68,7 @@ class Cluster:
         *,
         advancing: bool = True,
         grouping: bool = True,
+        noise: Sequence[StepNoise] | None = None,
     ) -> None:
         self.config = config
         self.step_time = step_time
@@ -75,6 +87,7 @@ class Cluster:
                 metrics,
                 self,
                 advancing=advancing,
+                noise=noise[number] if noise is not None else None,
             )
             for number in range(num_instances)
         ]

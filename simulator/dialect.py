@@ -29,6 +29,7 @@ class Dialect:
     draft_slots_reserved: (
         bool  # input slots of drafters are set apart for max_num_seqs requests, else counted as scheduled
     )
+    draft_model_asynchronous: bool  # asynchronous scheduling is the default with a draft model
     pads_admissions: bool  # with drafts, an admission of one token is padded to the uniform decode size
 
 
@@ -43,6 +44,7 @@ VLLM_0_23 = Dialect(
     victim_before_scan_corrected=False,
     stale_output=False,
     draft_slots_reserved=True,
+    draft_model_asynchronous=False,
     pads_admissions=False,
 )
 VLLM_0_32 = Dialect(
@@ -56,6 +58,7 @@ VLLM_0_32 = Dialect(
     victim_before_scan_corrected=True,
     stale_output=True,
     draft_slots_reserved=False,
+    draft_model_asynchronous=True,
     pads_admissions=True,
 )
 DIALECTS = {dialect.name: dialect for dialect in (VLLM_0_23, VLLM_0_32)}

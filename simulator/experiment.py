@@ -11,6 +11,7 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 
 from simulator.comparison import Comparison, Provenance
+from simulator.engine_args import unmeasured
 from simulator.errors import InputError, nearest
 from simulator.metrics import Metrics
 from simulator.result import RunResult
@@ -33,18 +34,24 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
 
     ``router`` is an entry of the scenario's ``routing`` or its label. Replications draw workload and router from
     streams named after their number; all policies see the same workload (common random numbers), and the same draws of
-    the router's stream. Raises InputError for an unknown policy or a workload that cannot be read.
+    the router's stream and of each instance's step noise. Raises InputError for an unknown policy or a workload that
+    cannot be read.
     """
     if limit is not None:
         scenario = scenario.changed(limit=limit)
     spec = router if isinstance(router, RoutingSpec) else _named(scenario, router)
     config, num_instances = scenario.engine_config, scenario.cluster.instances
-    workload = open_workload(scenario.workload, scenario.seed, replication, scenario.base_dir)
+    workload = open_workload(
+        scenario.workload, scenario.seed, replication, scenario.base_dir, acceptance=scenario.acceptance
+    )
     policy = make_router(spec, num_instances, python_stream(scenario.seed, "router", replication))
     # vLLM's null block never holds anything: what a pool can hold is one block less than it counts.
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     arrivals = _Counted(workload)
-    _simulate(config, scenario.device_profile, policy, arrivals, num_instances, metrics)
+    _simulate(
+        config, scenario.device_profile, policy, arrivals, num_instances, metrics,
+        seed=scenario.seed, replication=replication,
+    )  # fmt: skip
     if metrics.num_requests != arrivals.count:
         raise RuntimeError(f"{arrivals.count} requests arrived and {metrics.num_requests} ended")
     return RunResult.of(metrics, policy=spec.label, replication=replication)
@@ -63,6 +70,7 @@ def compare(scenario: Scenario, *, jobs: int | None = None, progress: Progress |
 def describe(scenario: Scenario) -> Provenance:
     """Where a result of this scenario comes from: scenario, digest, versions, profile with its errors, resampling."""
     profile = scenario.device_profile
+    noise = profile.step_noise_s
     return Provenance(
         name=scenario.name,
         question=scenario.question,
@@ -76,6 +84,8 @@ def describe(scenario: Scenario) -> Provenance:
             "description": profile.provenance.description,
             "held_out_error": profile.held_out_error,
             "in_sample_error": profile.in_sample_error,
+            "step_noise_s": noise.value if noise is not None else None,
+            "unmeasured": unmeasured(scenario.engine_config, profile),
             "measured_on": profile.identity.model_dump(mode="json"),
         },
         workload=open_workload(scenario.workload, scenario.seed, 0, scenario.base_dir).resampling,
@@ -118,11 +128,12 @@ def _run_task(task: tuple[Scenario, RoutingSpec, int]) -> RunResult:
 
 
 def _simulate(
-    config: Any, profile: Profile, router: Router, requests: Iterable[Request], num_instances: int, metrics: Metrics
-) -> None:
+    config: Any, profile: Profile, router: Router, requests: Iterable[Request], num_instances: int, metrics: Metrics,
+    *, seed: int, replication: int,
+) -> None:  # fmt: skip
     from simulator.cluster import simulate
 
-    simulate(config, profile, router, requests, num_instances, metrics)
+    simulate(config, profile, router, requests, num_instances, metrics, seed=seed, replication=replication)
 
 
 class _Counted:

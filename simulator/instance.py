@@ -2,7 +2,8 @@
 
 The engine loop is vLLM's (``v1/core/core.py``: ``step``, ``step_with_batch_queue``): while fewer plans are in flight
 than the engine's depth, schedule another; wait for the oldest; process its output. A step ends at *stretch start +
-elapsed*, whether it is waited for alone or together with those after it, so that both give the same times to the bit.
+elapsed (+ noise)*, whether it is waited for alone or together with those after it, so that both give the same times to
+the bit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import simpy
 
     from simulator.metrics import Metrics
+    from simulator.noise import StepNoise
 
 
 class Listener(Protocol):
@@ -32,26 +34,23 @@ class Listener(Protocol):
 
 
 class Flight:
-    """A plan on its way: the ``step``-th step of the stretch that began at ``anchor_s`` with the plan ``base``."""
+    """A plan on its way: the ``step``-th step of the stretch that began at ``anchor_s`` with the plan ``base``, when
+    the instance had launched ``first`` steps.
+    """
 
-    __slots__ = ("anchor_s", "base", "end_s", "plan", "start_s", "step", "support")
+    __slots__ = ("anchor_s", "base", "end_s", "first", "plan", "start_s", "step", "support")
 
     def __init__(
-        self, plan: Plan, base: Plan, anchor_s: float, step: int, start_s: float, end_s: float, support: int
+        self, plan: Plan, base: Plan, anchor_s: float, first: int, step: int, start_s: float, support: int
     ) -> None:
         self.plan = plan
         self.base = base
         self.anchor_s = anchor_s
+        self.first = first
         self.step = step
         self.start_s = start_s
-        self.end_s = end_s
+        self.end_s = start_s
         self.support = support
-
-    def shift(self, num_steps: int, step_time: StepTime) -> None:
-        """Become the step ``num_steps`` further on in the stretch."""
-        self.step += num_steps
-        self.start_s = self.anchor_s + step_time.elapsed(self.base, self.step - 1)
-        self.end_s = self.anchor_s + step_time.elapsed(self.base, self.step)
 
 
 class Instance:
@@ -67,6 +66,7 @@ class Instance:
         listener: Listener,
         *,
         advancing: bool = True,
+        noise: StepNoise | None = None,
     ) -> None:
         self.clock = clock
         self.number = number
@@ -75,6 +75,7 @@ class Instance:
         self.metrics = metrics
         self.listener = listener
         self.advancing = advancing
+        self.noise = noise
         self.reports_events = scheduler.pool.events is not None
         self.num_advances = 0
         self._flights: deque[Flight] = deque()
@@ -163,25 +164,34 @@ class Instance:
         last = self._last
         start_s = max(now_s, self._flights[-1].end_s) if self._flights else now_s
         if plan.continues and last is not None and last.end_s == start_s:
-            step = last.step + 1
-            end_s = last.anchor_s + self.step_time.elapsed(last.base, step)
-            flight = Flight(plan, last.base, last.anchor_s, step, start_s, end_s, last.support)
-        elif plan.num_tokens:
-            end_s = start_s + self.step_time.elapsed(plan, 1)
-            flight = Flight(plan, plan, start_s, 1, start_s, end_s, self.step_time.support(plan))
+            flight = Flight(plan, last.base, last.anchor_s, last.first, last.step + 1, start_s, last.support)
         else:
-            flight = Flight(
-                plan, plan, start_s, 1, start_s, start_s, 0
-            )  # runs no model, but holds a place in the queue
+            first = last.first + last.step if last is not None else 0
+            # A plan without tokens runs no model, but holds a place in the queue.
+            step, support = (1, self.step_time.support(plan)) if plan.num_tokens else (0, 0)
+            flight = Flight(plan, plan, start_s, first, step, start_s, support)
+        if flight.step:
+            flight.end_s = self._boundary(flight, flight.step)
         self._flights.append(flight)
         self._last = flight
+
+    def _boundary(self, flight: Flight, step: int) -> float:
+        """When the ``step``-th step of the flight's stretch ends."""
+        end_s = flight.anchor_s + self.step_time.elapsed(flight.base, step)
+        return end_s if self.noise is None else end_s + self.noise.elapsed(flight.first, step)
+
+    def _shift(self, flight: Flight, num_steps: int) -> None:
+        """Let the flight become the step ``num_steps`` further on in its stretch."""
+        flight.step += num_steps
+        flight.start_s = self._boundary(flight, flight.step - 1)
+        flight.end_s = self._boundary(flight, flight.step)
 
     def _end(self, num_steps: int) -> float:
         """When the ``num_steps``-th step from the oldest flight on ends."""
         flight = self._flights[0]
         if num_steps == 1:
             return flight.end_s
-        return flight.anchor_s + self.step_time.elapsed(flight.base, flight.step + num_steps - 1)
+        return self._boundary(flight, flight.step + num_steps - 1)
 
     def _steps_by(self, limit_s: float, at_most: int) -> int:
         """How many steps from the oldest flight on have ended by ``limit_s``."""
@@ -221,9 +231,9 @@ class Instance:
         self._flights.popleft()
         self._num_settled = 0
         if num_steps > 1:
-            flight.shift(num_steps - 1, self.step_time)
+            self._shift(flight, num_steps - 1)
             for other in self._flights:
-                other.shift(num_steps - 1, self.step_time)
+                self._shift(other, num_steps - 1)
         for piece in flight.plan.pieces:
             if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
                 self._token(piece.request, now_s)

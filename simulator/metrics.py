@@ -154,7 +154,8 @@ class Metrics:
 
         ``support`` says where the step time comes from (0 measured, 1 prior, 2 outside the measured range). Queue
         lengths and blocks in use are taken to hold for the whole advance. Each step delivers a token to each decoding
-        request after the mean step time of the advance: a growing context's spread is averaged out within a stretch.
+        request after the mean step time of the advance: a growing context's spread, and noise, are averaged out within
+        a stretch. The tokens that drafts add come with another at once: as in vLLM, one inter-token time is counted.
         """
         elapsed_s = end_s - start_s
         self.busy_s[3 * instance + support] += elapsed_s
@@ -165,7 +166,7 @@ class Metrics:
             self.horizon_s = end_s
         num_decoded = num_steps * plan.num_decodes
         if num_decoded:
-            self.gaps.add(elapsed_s / num_steps, num_decoded)
+            self.gaps.add(elapsed_s / num_steps, num_decoded - num_steps * plan.num_drafts)
         first = int(start_s / self.bin_s)
         if int(end_s / self.bin_s) != first or first >= self._num_bins:
             self._spread(instance, start_s, end_s, (

@@ -13,8 +13,8 @@ from itertools import accumulate
 MAX_DEVIATIONS = 3  # draws are clipped here
 
 _NUM_DRAWS = 2**14
-# Draws are multiples of 2^-40 s (a picosecond), so that sums of them are exact up to hours of noise, and a difference of
-# two sums is the sum of what lies between, whatever came before.
+# Draws are multiples of 2^-40 s (a picosecond), so that sums of them are exact up to hours of noise, and a difference
+# of two sums is the sum of what lies between, whatever came before.
 _PER_SECOND = 2.0**40
 
 
@@ -31,7 +31,7 @@ class StepNoise:
         self._num_draws = len(self._sums)
 
     def elapsed(self, first: int, num_steps: int) -> float:
-        """Seconds that the ``num_steps`` steps from number ``first`` (from 0) on take beyond their formula, together."""
+        """Seconds that ``num_steps`` steps, from number ``first`` (from 0) on, take beyond their formula together."""
         laps, place = divmod(first, self._num_draws)
         end_laps, end_place = divmod(first + num_steps, self._num_draws)
         return (self._sums[end_place] - self._sums[place]) + (end_laps - laps) * self._total_s

@@ -34,7 +34,8 @@ class Plan:
     ``num_decodes`` tokens are decoded in every step and attend ``decode_context`` KV entries together in the first step
     (one more each in every later one). ``num_prefills`` chunks compute ``num_prefill_tokens`` tokens over
     ``prefill_pairs`` query-key pairs. ``max_context`` is the longest context in the first step. ``continues``: the plan
-    decodes exactly what the one before decoded, so both belong to one stretch.
+    decodes exactly what the one before decoded, so both belong to one stretch. ``num_drafts`` of the decoded tokens are
+    drafts, which may be rejected.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Plan:
         "index",
         "max_context",
         "num_decodes",
+        "num_drafts",
         "num_prefill_tokens",
         "num_prefills",
         "pieces",
@@ -63,6 +65,7 @@ class Plan:
     ) -> None:
         self.index = 0
         self.num_decodes = num_decodes
+        self.num_drafts = 0
         self.decode_context = decode_context
         self.num_prefills = num_prefills
         self.num_prefill_tokens = num_prefill_tokens
@@ -95,6 +98,7 @@ class Plan:
         pairs = num_new * computed + num_new * (num_new + 1) // 2
         if num_new == 1 or piece.num_drafts:
             self.num_decodes += num_new
+            self.num_drafts += piece.num_drafts
             self.decode_context += pairs
         else:
             self.num_prefills += 1

@@ -63,16 +63,19 @@ class MeasuredRange(Strict):
 
 
 class Identity(Strict):
-    """What was measured on. Rows that differ in any of these are never mixed."""
+    """What was measured on. Rows that differ in any of these are never mixed. None is not recorded, or not there."""
 
     device: Text
     driver: str | None = None
     cann: str | None = None
+    cuda: str | None = None
     torch: str | None = None
     torch_npu: str | None = None
     vllm: Text
     vllm_ascend: str | None = None
     model: Text
+    model_sha256: str | None = None  # of the model's config.json
+    weights: str | None = None  # a digest of the weight files, or "random"
     dtype: Text
     tensor_parallel_size: Positive
     pipeline_parallel_size: Positive
@@ -162,8 +165,8 @@ class Profile(Strict):
     def _formula_has_its_coefficients(self) -> Profile:
         if self.formula not in FORMULAS:
             raise ValueError(f"formula: unknown {self.formula!r}{nearest(self.formula, FORMULAS)}")
-        expected = FORMULAS[self.formula].coefficients
-        for missing in (name for name in expected if name not in self.coefficients):
+        expected, optional = FORMULAS[self.formula].coefficients, FORMULAS[self.formula].optional
+        for missing in (name for name in expected if name not in self.coefficients and name not in optional):
             raise ValueError(f"coefficients.{missing}: missing")
         for unknown in (name for name in self.coefficients if name not in expected):
             raise ValueError(f"coefficients.{unknown}: unknown key{nearest(unknown, expected)}")

@@ -100,11 +100,12 @@ def basis(comparison: Comparison) -> str:
     shares, profile = comparison.support_shares(), comparison.provenance.profile
     error = profile.get("held_out_error")
     accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
+    unmeasured = "".join(f" {sentence}" for sentence in profile.get("unmeasured", ()))
     word = "Calibrated: " if shares["measured"] > CALIBRATED_SHARE else ""
     return (
         f"{word}{shares['measured']:.1%} of busy time rests on measurement, {shares['prior']:.1%} on a prior, "
         f"{shares['outside']:.1%} lies outside the measured range; profile {profile['name']} "
-        f"({profile['identity']}), {accuracy}."
+        f"({profile['identity']}), {accuracy}.{unmeasured}"
     )
 
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
@@ -167,9 +168,10 @@ def serve(case: Case, hook: Hook | None = None, started: Callable[[Cluster], Non
     cluster = Cluster(case.config(), times, router, case.num_instances, metrics, **mode)
     seen = Seen(cluster, metrics, requests)
     _observe(seen)
-    if hook is not None:
-        for instance in cluster.instances:
+    for instance in cluster.instances:
+        if hook is not None:
             _attach(hook, instance.number, instance.scheduler)
+        _bound(instance.scheduler)
     if started is not None:
         started(cluster)
     cluster.run(iter(requests))
@@ -212,6 +214,17 @@ def _attach(hook: Hook, number: int, scheduler: Scheduler) -> None:
         return finished
 
     scheduler.schedule, scheduler.complete = watched_schedule, watched_complete  # type: ignore[method-assign]
+
+
+def _bound(scheduler: Scheduler, most: int = 30_000) -> None:
+    """Make a run that never ends an error: no drawn case needs a tenth as many schedules."""
+    schedule, calls = scheduler.schedule, count()
+
+    def bounded() -> Plan:
+        assert next(calls) < most, "the run does not end"
+        return schedule()
+
+    scheduler.schedule = bounded  # type: ignore[method-assign]
 
 
 def decisions(case: Case, **mode: bool) -> list[tuple]:

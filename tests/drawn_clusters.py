@@ -87,7 +87,14 @@ def workloads(
     gaps = tied | st.floats(0, 6 * step_s) | st.floats(0, 60 * step_s)
     times = list(accumulate(draw(st.lists(gaps, min_size=1, max_size=most))))
     found: list[dict[str, Any]] = []
+    ranks: set[tuple[int, float]] = set()
     for number, arrival_s in enumerate(times):
+        # Two running requests of equal rank may preempt each other for ever under the priority policy: vLLM's victim is
+        # the first of equals in the running list, hence the one that has got further. Its arrival times never tie.
+        priority = draw(st.integers(0, 2))
+        while (priority, arrival_s) in ranks:
+            priority += 1
+        ranks.add((priority, arrival_s))
         prompt = draw(_prompts(number, found, max_model_len, size))
         num_prompt_tokens = sum(length for _, _, length in prompt)
         room = max_model_len - num_prompt_tokens
@@ -103,7 +110,7 @@ def workloads(
             "oracle_num_output_tokens": draw(st.just(max_tokens) | st.integers(1, max_tokens + 1)),
             "output_segment": draw(st.sampled_from([1000 + number, None])),
             "session": draw(st.integers(0, 3)),
-            "priority": draw(st.integers(0, 2)),
+            "priority": priority,
             "cache_salt": draw(st.sampled_from([None, None, None, "salt"])),
             "skip_reading_prefix_cache": draw(st.integers(0, 9)) == 9,
         })  # fmt: skip

@@ -115,6 +115,20 @@ def test_law_7_the_gap_of_a_preempted_answer_is_the_same_however_its_request_mov
     assert seen["plain"].num_preemptions
 
 
+@pytest.mark.parametrize("dialect", ["vllm-0.23", "vllm-0.32"])
+def test_law_7_an_answer_that_grows_may_let_in_the_request_that_waits_with_it_as_its_prompt(dialect: str) -> None:
+    """Six usable blocks of 8. Request 2 asks for 29 tokens, four blocks; it waits, two of them being cached, until
+    request 0's answer fills a third, in the step from 2.0: then one is enough. A stretch must not run over that moment.
+    """
+    seen = check(small(
+        asks(0, 0.0, 16, 13, prompt=((7, 0, 16),)), asks(1, 0.0, 9, 20),
+        asks(2, 1.6, 29, 2, prompt=((7, 0, 16), (1000, 0, 11), (None, 0, 2))),
+        dialect=dialect, block_size=8, max_model_len=48, num_gpu_blocks=7,
+    ))  # fmt: skip
+    waiting = seen["plain"].requests[2]
+    assert (waiting.first_scheduled_s, waiting.num_preemptions) == (2.0, 1)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("dialect", ["vllm-0.23", "vllm-0.32"])
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_bad_trace(folder: Path, complaint: Callable[..., str], lines: list[st
         ("round_robin", "{policy: dynamo, temperature: .nan}", "temperature: "),
         ("round_robin", "least_requests", "policy least_requests occurs twice"),
         ("override: 100", "override: 32", "one request of that length needs 32 blocks of 128 tokens, the pool has 31"),
-        ("async_scheduling: false", "async_scheduling: true", "async_scheduling"),
+        ("async_scheduling: false", "async_scheduling: 1", "engine.async_scheduling: got 1, expected true or false"),
         ("vllm-0.23", "vllm-0.19", "'vllm-0.23' or 'vllm-0.32'"),
         ("name: small", "name: small\nname: large", "name"),
         ("path: trace", "path: trice", "no such file 'trice.jsonl'"),

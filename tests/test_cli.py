@@ -217,9 +217,10 @@ def test_import_prints_an_engine_block(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_import_lists_what_it_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "engine.yaml"
-    assert run("import", "vllm serve M --enable-lora --max-num-seq 4", "-o", target) == 2
+    assert run("import", "vllm serve M --enable-eplb --max-num-seq 4", "-o", target) == 2
     assert capsys.readouterr().err == (
-        "refused: enable_lora: not modelled: LoRA adapters are not simulated, so that True would change results\n"
+        "refused: enable_eplb: not modelled: only tensor and pipeline parallel engines, as measured by the profile, are "
+        "simulated, so that True would change results\n"
         "refused: max_num_seq: unknown key (did you mean 'max_num_seqs'?)\n"
         "error: command: 2 of its arguments cannot be simulated as they are\n"
     )

@@ -55,8 +55,9 @@ def scenario() -> Scenario:
 
 
 def serve(
-    config: Any, profile: Any, router: Any, requests: Iterable[Request], num_instances: int, metrics: Metrics
-) -> None:
+    config: Any, profile: Any, router: Any, requests: Iterable[Request], num_instances: int, metrics: Metrics,
+    **streams: int,
+) -> None:  # fmt: skip
     """Every request takes as long as it is long, and as the router's stream says."""
     for request in requests:
         request.state, request.instance = "finished", router.rng.randrange(num_instances)
@@ -112,7 +113,7 @@ def test_an_unknown_policy_is_one_line(scenario: Scenario) -> None:
 
 
 def test_a_request_that_never_ends_is_an_error(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose_one(config: Any, profile: Any, router: Any, requests: Any, num: int, metrics: Metrics) -> None:
+    def lose_one(config: Any, profile: Any, router: Any, requests: Any, num: int, metrics: Metrics, **_: int) -> None:
         next(requests)
         serve(config, profile, router, requests, num, metrics)
 

@@ -3,5 +3,6 @@
 from simulator.engine_args.arguments import EngineArgs, refusal
 from simulator.engine_args.command import Command, read_command
 from simulator.engine_args.config import EngineConfig, platform, resolve
+from simulator.engine_args.unmeasured import unmeasured
 
-__all__ = ["Command", "EngineArgs", "EngineConfig", "platform", "read_command", "refusal", "resolve"]
+__all__ = ["Command", "EngineArgs", "EngineConfig", "platform", "read_command", "refusal", "resolve", "unmeasured"]

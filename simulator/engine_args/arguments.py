@@ -11,11 +11,12 @@ from pydantic_core import PydanticCustomError
 
 from simulator.dialect import DIALECTS, find_dialect
 from simulator.engine_args.names import DEFAULTS, HARMLESS, NOT_MODELLED, SECRET
+from simulator.engine_args.speculative import SpeculativeArgs
 from simulator.errors import InputError
 from simulator.units import Bytes, Count, PositiveCount, Share
 
 _HIDDEN = "(hidden)"
-_OF_WATERMARK_DIALECTS = ("watermark", "max_num_active_seqs")
+_OF_WATERMARK_DIALECTS = ("watermark", "max_num_active_seqs", "long_prefill_token_threshold_adaptive")
 
 
 def _known_dialect(value: str) -> str:
@@ -48,7 +49,9 @@ class EngineArgs(BaseModel):
     dtype: StrictStr | None = Field(default=None, description="must be the profile's number format")
     tensor_parallel_size: PositiveCount | None = Field(default=None, description="must be the profile's")
     pipeline_parallel_size: PositiveCount | None = Field(default=None, description="must be the profile's")
-    async_scheduling: StrictBool = Field(default=True, description="compose a step while the one before it runs")
+    async_scheduling: StrictBool | None = Field(
+        default=None, description="compose a step while the one before it runs (default: true where vLLM can)"
+    )
     max_model_len: PositiveCount = Field(description="longest prompt plus answer, in tokens")
     block_size: PositiveCount | None = Field(default=None, description="tokens per KV block")
     max_num_batched_tokens: PositiveCount | None = Field(default=None, description="token budget of a step")
@@ -57,6 +60,9 @@ class EngineArgs(BaseModel):
     enable_prefix_caching: StrictBool = True
     enable_chunked_prefill: StrictBool = True
     long_prefill_token_threshold: Count = 0
+    long_prefill_token_threshold_adaptive: StrictBool | None = Field(
+        default=None, description="raise the threshold to a fair share of the token budget (0.32)"
+    )
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: StrictBool = True
     watermark: Annotated[Share, AfterValidator(_below_one)] | None = Field(
@@ -67,6 +73,13 @@ class EngineArgs(BaseModel):
     )
     kv_cache_memory_bytes: Bytes | None = Field(default=None, description="KV memory of one device, verbatim")
     num_gpu_blocks_override: PositiveCount | None = Field(default=None, description="blocks in the pool, verbatim")
+    enable_lora: StrictBool = Field(default=False, description="serve the adapters that tenants name")
+    max_loras: PositiveCount | None = Field(default=None, description="most adapters in one step (vLLM's default: 1)")
+    speculative_config: SpeculativeArgs | None = Field(default=None, description="a mapping with 'method' and more")
+    acceptance_rate: Share | None = Field(
+        default=None,
+        description="the probability that a draft is accepted if those before it were (kvcast's own key, not vLLM's)",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -84,20 +97,13 @@ class EngineArgs(BaseModel):
         return dict(self.model_extra or {})
 
     def problem(self) -> tuple[str, str] | None:
-        """Key and message of the first argument which this dialect, or kvcast so far, does not take."""
+        """Key and message of the first argument which this dialect does not have."""
         if not find_dialect(self.dialect).has_watermark:
             for name in _OF_WATERMARK_DIALECTS:
                 if getattr(self, name) is not None:
                     able = [dialect.name for dialect in DIALECTS.values() if dialect.has_watermark]
                     return name, f"does not exist in {self.dialect}, expected dialect {' or '.join(able)}"
-        return _not_yet(self)
-
-
-def _not_yet(args: EngineArgs) -> tuple[str, str] | None:
-    if args.async_scheduling:
-        given = "got true" if "async_scheduling" in args.model_fields_set else "missing (vLLM's default is true)"
-        return "async_scheduling", f"{given}, expected false: only synchronous scheduling is modelled so far"
-    return None
+        return None
 
 
 def refusal(name: str, value: object) -> str | None:

@@ -51,9 +51,22 @@ def _bad_value(name: str, value: Any) -> str | None:
     try:
         EngineArgs.model_validate({"dialect": next(iter(DIALECTS)), "max_model_len": 1, name: value})
     except ValidationError as error:
-        message = error.errors()[0]["msg"]
-        return message.removeprefix("Value error, ") if "got " in message else f"got {value!r}: {message}"
+        return _worded(error.errors()[0])
     return None
+
+
+def _worded(problem: Any) -> str:
+    """A problem with a value, led by the key within it where the value is a mapping."""
+    inside = "".join(f"{part}: " for part in problem["loc"][1:])
+    if problem["type"] == "several":
+        key, message = next(iter(problem["ctx"]["problems"].items()))
+        return f"{inside}{key}: {message}"
+    if problem["type"] == "missing":
+        return f"{inside}missing"
+    message = problem["msg"]
+    return inside + (
+        message.removeprefix("Value error, ") if "got " in message else f"got {problem['input']!r}: {message}"
+    )
 
 
 def _after_serve(words: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.dialect import VLLM_0_23
+from simulator.dialect import VLLM_0_23, find_dialect
 from simulator.engine_args.arguments import EngineArgs
 from simulator.errors import InputError
 from simulator.profile import Profile
@@ -71,12 +71,17 @@ def resolve(args: EngineArgs, profile: Profile) -> EngineConfig:
     """Every value as vLLM would start with it. Raises InputError ``key: what, expected ...`` where it would not start.
 
     Source of defaults and checks: vLLM ``EngineArgs.get_batch_defaults``, ``SchedulerConfig.verify_max_model_len`` and
-    ``kv_cache_utils``; vllm-ascend ``refresh_block_size``.
+    ``kv_cache_utils``; vllm-ascend ``refresh_block_size``; for asynchronous scheduling and drafts ``VllmConfig``.
     """
     _check_against(args, profile)
     block_size = _block_size(args, platform(profile))
     budget, num_seqs = _batch(args, profile)
     _check_batch(args, budget, num_seqs)
+    speculative = _speculative(args)
+    if speculative is not None:
+        _check_drafts(args, speculative, budget, num_seqs)
+    if args.max_loras is not None and not args.enable_lora:
+        raise InputError(f"max_loras: got {args.max_loras}, which changes nothing without enable_lora")
     config = EngineConfig(
         dialect=args.dialect,
         block_size=block_size,
@@ -88,10 +93,13 @@ def resolve(args: EngineArgs, profile: Profile) -> EngineConfig:
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         long_prefill_token_threshold=args.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=bool(args.long_prefill_token_threshold_adaptive),
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         watermark=args.watermark or 0.0,
         policy=args.scheduling_policy,
-        async_scheduling=args.async_scheduling,
+        async_scheduling=_async_scheduling(args, platform(profile)),
+        max_loras=(args.max_loras or 1) if args.enable_lora else 0,
+        speculative=speculative,
     )
     _check_pool(config)
     return config
@@ -115,6 +123,67 @@ def _check_against(args: EngineArgs, profile: Profile) -> None:
         expected = getattr(measured, name)
         if given is not None and given != expected:
             raise InputError(f"{name}: got {given!r}, expected {expected!r} as in profile {profile.name}")
+
+
+    if measured.pipeline_parallel_size > 1:
+        raise InputError(
+            f"pipeline_parallel_size: got {measured.pipeline_parallel_size} by profile {profile.name}, expected 1: steps "
+            "in flight on a pipeline are not modelled"
+        )
+
+
+def _async_scheduling(args: EngineArgs, where: Platform) -> bool:
+    """vLLM's default is on, except with drafts that the host makes, and on CPUs."""
+    method = args.speculative_config.method if args.speculative_config is not None else None
+    impossible = None
+    if where == "cpu":
+        impossible = "vLLM switches it off on CPUs"
+    elif method == "ngram":
+        impossible = "vLLM has n-gram drafts without it only"
+    if args.async_scheduling is None:
+        by_default = method != "draft_model" or find_dialect(args.dialect).draft_model_asynchronous
+        return impossible is None and by_default
+    if args.async_scheduling and impossible is not None:
+        raise InputError(f"async_scheduling: got true, expected false ({impossible})")
+    return args.async_scheduling
+
+
+def _speculative(args: EngineArgs) -> SpeculativeConfig | None:
+    given = args.speculative_config
+    if given is None:
+        if args.acceptance_rate is not None:
+            raise InputError(
+                f"acceptance_rate: got {args.acceptance_rate}, which changes nothing without speculative_config"
+            )
+        return None
+    if args.acceptance_rate is None:
+        raise InputError(
+            "acceptance_rate: missing, expected the probability that a draft is accepted if those before it were, "
+            "between 0 and 1 (speculative_config needs it)"
+        )
+    # EAGLE 3 differs in what it drafts from, not in blocks and slots.
+    method = "eagle" if given.method == "eagle3" else given.method
+    return SpeculativeConfig(method, given.num_speculative_tokens)
+
+
+def _check_drafts(args: EngineArgs, drafts: SpeculativeConfig, budget: int, num_seqs: int) -> None:
+    """Where vLLM would not start, stop with an assertion, or let a request wait forever (0.32, padded admissions)."""
+    dialect, size = find_dialect(args.dialect), 1 + drafts.num_speculative_tokens
+    least, why = 1, ""
+    if dialect.pads_admissions:
+        least, why = size + drafts.num_draft_slots, "one request with its drafts"
+    if dialect.draft_slots_reserved and drafts.num_draft_slots:
+        least, why = 1 + drafts.num_draft_slots * num_seqs, "a slot of the draft model for each of max_num_seqs"
+    if args.enable_lora and num_seqs * size > least:
+        least, why = num_seqs * size, "max_num_seqs times a token and its drafts, as vLLM demands with LoRA"
+    if budget < least:
+        raise InputError(f"max_num_batched_tokens: got {budget}, expected at least {least} ({why})")
+    threshold = args.long_prefill_token_threshold
+    if dialect.pads_admissions and 0 < threshold < size:
+        raise InputError(
+            f"long_prefill_token_threshold: got {threshold}, expected at least {size} with "
+            f"{drafts.num_speculative_tokens} drafts (vLLM stops with an assertion)"
+        )
 
 
 def _block_size(args: EngineArgs, where: Platform) -> int:
@@ -173,6 +242,11 @@ def _check_batch(args: EngineArgs, budget: int, num_seqs: int) -> None:
         raise InputError(
             f"long_prefill_token_threshold: got {args.long_prefill_token_threshold}, "
             f"expected at most max_model_len ({length})"
+        )
+    if args.long_prefill_token_threshold_adaptive and not args.long_prefill_token_threshold:
+        raise InputError(
+            "long_prefill_token_threshold_adaptive: got true, which changes nothing without "
+            "long_prefill_token_threshold"
         )
 
 

@@ -25,7 +25,7 @@ HARMLESS = frozenset(
     max_logprobs logprobs_mode
     load_format download_dir safetensors_load_strategy safetensors_prefetch_num_threads
     safetensors_prefetch_block_size model_loader_extra_config ignore_patterns use_tqdm_on_load pt_load_map_location
-    max_parallel_loading_workers allow_deprecated_quantization
+    max_parallel_loading_workers allow_deprecated_quantization lora_modules
     disable_log_stats aggregate_engine_logging enable_log_requests enable_log_outputs enable_log_deltas max_log_len
     log_level logging_config log_config_file log_error_stack uvicorn_log_level disable_uvicorn_access_log
     disable_access_log_for_endpoints enable_logging_iteration_details show_hidden_metrics_for_version
@@ -67,7 +67,7 @@ _GROUPS = {
         stream_interval tool_server io_processor_plugin skip_tokenizer_init""",
     "only the default scheduler is simulated": """
         scheduler_cls max_num_scheduled_tokens max_num_queued_reqs max_num_queued_tokens max_num_partial_prefills
-        max_long_partial_prefills long_prefill_token_threshold_adaptive disable_chunked_mm_input""",
+        max_long_partial_prefills disable_chunked_mm_input""",
     "one pool of full-attention blocks is simulated": """
         prefix_cache_retention_interval prefix_match_unit disable_hybrid_kv_cache_manager disable_sliding_window
         kv_sharing_fast_prefill swa_bounded_replay mamba_backend mamba_ssu_algorithm mamba_cache_dtype
@@ -77,11 +77,11 @@ _GROUPS = {
         kv_transfer_config kv_events_config ec_transfer_config ec_manager_config kv_offloading_size
         kv_offloading_backend offload_backend cpu_offload_gb cpu_offload_params offload_group_size offload_num_in_group
         offload_prefetch_step offload_params weight_transfer_config""",
-    "speculative decoding is not simulated": "speculative_config spec_method spec_model spec_tokens diffusion_config",
-    "LoRA adapters are not simulated": """
-        enable_lora max_loras max_lora_rank lora_dtype enable_tower_connector_lora max_cpu_loras fully_sharded_loras
-        lora_target_modules default_mm_loras specialize_active_lora enable_mixed_moe_lora_format
-        enable_moe_shared_loras max_lora_cls_labels lora_modules""",
+    "speculative decoding is stated in speculative_config": "spec_method spec_model spec_tokens",
+    "what LoRA adapters cost, and loading them, is not simulated": """
+        max_lora_rank lora_dtype enable_tower_connector_lora max_cpu_loras fully_sharded_loras lora_target_modules
+        default_mm_loras specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras
+        max_lora_cls_labels""",
     "multimodal input is not simulated": """
         language_model_only limit_mm_per_prompt enable_mm_embeds enable_prompt_embeds media_io_kwargs
         mm_processor_kwargs mm_processor_cache_gb mm_processor_cache_type mm_hasher_algorithm
@@ -89,7 +89,8 @@ _GROUPS = {
         mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
         mm_encoder_fp8_scale_save_margin interleave_mm_strings skip_mm_profiling video_pruning_rate
         video_pruning_method mm_tensor_ipc mm_processor_device mm_ipc_gpu_memory_gb mm_device_do_normalize""",
-    "only text generation is simulated": "runner convert pooler_config enable_flash_late_interaction",
+    "only text generation, token by token, is simulated": """
+        runner convert pooler_config enable_flash_late_interaction diffusion_config""",
     "what a request asks for and how long its answer is stands in the workload": """
         override_generation_config logits_processors enable_return_routed_experts return_sampling_mask
         aux_output_config enable_trace_replay watermark_config""",
@@ -110,7 +111,7 @@ DEFAULTS: dict[str, object] = {
     "max_num_partial_prefills": 1, "max_long_partial_prefills": 1, "prefix_cache_retention_interval": 0,
     "swa_bounded_replay": True, "optimization_level": 2, "performance_mode": "balanced",
     "kv_offloading_backend": "native", "cpu_offload_gb": 0, "offload_group_size": 0, "offload_num_in_group": 1,
-    "offload_prefetch_step": 1, "max_loras": 1, "max_lora_rank": 16, "enable_flash_late_interaction": True,
+    "offload_prefetch_step": 1, "max_lora_rank": 16, "enable_flash_late_interaction": True,
     "mm_processor_cache_gb": 4, "mamba_cache_mode": "none", "mamba_backend": "triton",
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from simulator.errors import InputError
 from simulator.profile import Profile, load_profile
 from simulator.routing import ROUTERS, RoutingSpec, parse_routing
 from simulator.units import Count, PositiveCount
+from simulator.workload.acceptance import Acceptance
 from simulator.workload.spec import TenantSpec, WorkloadSpec
 
 
@@ -122,14 +123,24 @@ class Scenario(BaseModel):
         except InputError as error:
             raise InputError(f"engine.{error}") from None
 
+    @property
+    def acceptance(self) -> Acceptance | None:
+        """How many drafts are accepted; None where none are made. Raises InputError as ``engine_config``."""
+        drafts, rate = self.engine_config.speculative, self.engine.acceptance_rate
+        return None if drafts is None or rate is None else Acceptance(rate, drafts.num_speculative_tokens)
+
     def check(self) -> None:
         """Raise InputError where the scenario, its profile and its files do not fit together."""
         _ = self.engine_config
         for index, tenant in enumerate(self.workload.tenants):
+            if problem := _idle_key(tenant, self.engine):
+                raise InputError(f"workload.tenants[{index}].{problem}")
+        if self.engine.enable_lora and not any(tenant.lora for tenant in self.workload.tenants):
+            raise InputError("engine.enable_lora: got true, expected a tenant with 'lora': no request has an adapter")
+        for index, tenant in enumerate(self.workload.tenants):
             if tenant.trace is not None and not (self.base_dir / tenant.trace.path).is_file():
                 raise InputError(f"workload.tenants[{index}].trace.path: no such file {tenant.trace.path!r}, "
                                  f"expected a path relative to {str(self.base_dir)!r}")  # fmt: skip
-
         for index, spec in enumerate(self.routing):
             if ROUTERS[spec.policy].needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
@@ -157,6 +168,17 @@ class Scenario(BaseModel):
         copy = Scenario.model_validate({**kept, **given})
         copy._base_dir = self._base_dir
         return copy
+
+
+def _idle_key(tenant: TenantSpec, engine: EngineArgs) -> str | None:
+    """Key and message of what a tenant asks for and this engine would ignore or refuse."""
+    if tenant.priority and engine.scheduling_policy != "priority":
+        return f"priority: got {tenant.priority}, which changes nothing without engine.scheduling_policy: priority"
+    if tenant.lora and not engine.enable_lora:
+        return f"lora: got {tenant.lora!r}, expected engine.enable_lora: true (vLLM refuses the requests)"
+    if tenant.skip_reading_prefix_cache and not engine.enable_prefix_caching:
+        return "skip_reading_prefix_cache: got true, which changes nothing without engine.enable_prefix_caching"
+    return None
 
 
 def _limited(tenant: TenantSpec, limit: int) -> TenantSpec:

@@ -36,6 +36,8 @@ def replay(tenant: TenantSpec, index: int, seed: int, replication: int, base_dir
             session=mooncake.second_block(record, base) if spec.session_from else None,
             priority=tenant.priority,
             cache_salt=tenant.cache_salt,
+            lora=tenant.lora,
+            skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
         )
 
 

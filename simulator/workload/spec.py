@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
 from simulator.units import Number, PositiveCount, PositiveNumber, PositiveSeconds, Rate, count
 
@@ -150,7 +150,9 @@ class TraceSpec(_Spec):
 class TenantSpec(_Spec):
     """Who sends requests: a ``trace`` or a ``synthetic`` stream, and how the engine is to treat them.
 
-    ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts.
+    ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts;
+    ``lora`` names the adapter that its requests are for. With ``skip_reading_prefix_cache``, as vLLM has it for prompt
+    log-probabilities, they compute their whole prompts, which others may find.
     """
 
     name: str = Field(min_length=1)
@@ -158,6 +160,8 @@ class TenantSpec(_Spec):
     synthetic: SyntheticSpec | None = None
     priority: int = Field(default=0, strict=True)
     cache_salt: str | None = Field(default=None, min_length=1)
+    lora: str | None = Field(default=None, min_length=1)
+    skip_reading_prefix_cache: StrictBool = False
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

@@ -57,6 +57,8 @@ def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, rep
                 tenant=index,
                 priority=tenant.priority,
                 cache_salt=tenant.cache_salt,
+                lora=tenant.lora,
+                skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
             )
 
 

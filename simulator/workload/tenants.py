@@ -9,6 +9,7 @@ from pathlib import Path
 
 from simulator.request import Request
 from simulator.workload import mooncake
+from simulator.workload.acceptance import Acceptance
 from simulator.workload.replay import replay
 from simulator.workload.spec import TenantSpec, TraceSpec, WorkloadSpec
 from simulator.workload.synthetic import synthesize
@@ -23,11 +24,14 @@ class Workload:
 
     open_loop = True
 
-    def __init__(self, spec: WorkloadSpec, seed: int, replication: int, base_dir: Path) -> None:
+    def __init__(
+        self, spec: WorkloadSpec, seed: int, replication: int, base_dir: Path, acceptance: Acceptance | None = None
+    ) -> None:
         self._spec = spec
         self._seed = seed
         self._replication = replication
         self._base_dir = base_dir
+        self._acceptance = acceptance
 
     @property
     def tenants(self) -> list[str]:
@@ -51,22 +55,37 @@ class Workload:
 
     def _stream(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
         if tenant.trace is not None:
-            return replay(tenant, index, self._seed, self._replication, self._base_dir)
-        return synthesize(tenant, index, self._seed, self._replication)
+            requests = replay(tenant, index, self._seed, self._replication, self._base_dir)
+        else:
+            requests = synthesize(tenant, index, self._seed, self._replication)
+        return requests if self._acceptance is None else self._accepting(tenant.name, self._acceptance, requests)
+
+    def _accepting(self, name: str, acceptance: Acceptance, requests: Iterator[Request]) -> Iterator[Request]:
+        """The requests with a stream of accepted drafts each, named by its place among the tenant's."""
+        for number, request in enumerate(requests):
+            request.acceptance = acceptance.draws(self._seed, "acceptance", name, self._replication, number)
+            yield request
 
 
-def open_workload(spec: WorkloadSpec, seed: int, replication: int, base_dir: Path | str | None = None) -> Workload:
+def open_workload(
+    spec: WorkloadSpec,
+    seed: int,
+    replication: int,
+    base_dir: Path | str | None = None,
+    acceptance: Acceptance | None = None,
+) -> Workload:
     """The workload's replication number ``replication`` (from 0) under ``seed``.
 
     A tenant's draws depend on the seed, the replication and its own name and settings, never on other tenants. Traces
     are looked for in ``base_dir`` (the scenario's folder; the current one when None). Raises InputError for a trace
-    that cannot be read or whose first line is bad; later lines are checked when they are reached.
+    that cannot be read or whose first line is bad; later lines are checked when they are reached. ``acceptance`` is
+    that of drafts, where the engine makes any.
     """
     folder = Path(base_dir) if base_dir is not None else Path()
     for tenant in spec.tenants:
         if tenant.trace is not None:
             next(mooncake.read(folder / tenant.trace.path))
-    return Workload(spec, seed, replication, folder)
+    return Workload(spec, seed, replication, folder, acceptance)
 
 
 def _resampling(tenant: TenantSpec) -> str:

@@ -1,0 +1,58 @@
+"""Engines that answer probes: vLLM in process (``vllm``), and a server seen from a client (``openai_server``).
+
+An engine is launched, says what it is, and then takes one case after the other. Only the standard library is imported
+here: an engine's own interpreter reads this file too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from calibration.probes import Case, Limits
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What one launch is: ``identity``, ``covariates`` and ``capacity`` in the words of ``measurement``, ``limits`` for
+    planning, and ``environment``, which is whatever else could be read.
+    """
+
+    identity: Fields
+    covariates: Fields
+    capacity: Fields | None
+    limits: Limits
+    environment: Fields = field(default_factory=dict)
+    engine_args: Fields = field(default_factory=dict)
+
+
+class Launch(Protocol):
+    """One running engine. To be closed."""
+
+    def describe(self) -> Description:
+        """What was launched."""
+        ...
+
+    def take(self, case: Case, repeat: int) -> list[Fields]:
+        """Play a case once; the fields of its rows (``measurement``, without ``launch``, ``repeat``, ``covariates``).
+
+        A row whose check failed carries ``failed``. Raises InputError if the engine broke down.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the engine."""
+        ...
+
+
+class Engine(Protocol):
+    """Something that can be launched. ``shows_steps``: rows of single engine steps come out of it."""
+
+    name: str
+    shows_steps: bool
+
+    def launch(self) -> Launch:
+        """Start afresh. Raises InputError if it does not start."""
+        ...
