@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from calibration.fit import OVERHEAD_SLOPE, Fit, Fitted, rounded
+from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, Fitted
+from calibration.fit import Fit, rounded
 from calibration.geometry import Geometry
+from calibration.hold_out import Split
 from calibration.measurement import Measurements
-from calibration.observations import Observation, measured_range
-from calibration.roofline import Device, Prior
-from simulator.profile import Bytes, Coefficient, Memory, Overhead, Profile, Provenance, Rows
+from calibration.observations import measured_range
+from calibration.roofline import Device, Prior, roofline
+from simulator.errors import InputError
+from simulator.profile import (
+    Bytes,
+    Coefficient,
+    HoldOut,
+    Memory,
+    Overhead,
+    Profile,
+    Provenance,
+    Rows,
+)
 from simulator.step_time import FORMULAS
 
 # Activations, communication buffers and memory outside torch. No start-up log of the measured engine was published.
@@ -18,26 +31,30 @@ _OTHER_SOURCE = (
     "assumption: 2 GiB. A published start-up (Qwen3-30B-A3B, bfloat16, 2 devices of 64 GB: 25.53 GiB of KV beside "
     "about 28.4 GiB of weights) leaves 1.2 GiB at a utilization of 0.90 and 2.4 GiB at 0.92"
 )
+_DEFAULT_UTILIZATION = 0.92  # vLLM's default of gpu_memory_utilization
 
 
-def assemble(
-    name: str,
-    fit: Fit,
-    files: Sequence[Measurements],
-    observations: Sequence[Observation],
-    geometry: Geometry,
-    device: Device,
-    priors: Mapping[str, Prior],
-) -> Profile:
-    """The profile of this fit. Nothing in it depends on the clock or the machine: same rows, same profile."""
-    source = f"least squares on the relative errors of {len(observations)} times"
-    constant = Coefficient(
-        value=0.0,
-        standard_error=None,
-        unit="s",
-        origin="convention",
-        source="part of the host time: a request served alone cannot tell them apart",
-    )
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the rows: the model's shape, and the device's data sheet where one was named."""
+
+    geometry: Geometry
+    device: Device | None = None
+
+    @property
+    def priors(self) -> dict[str, Prior] | None:
+        """The data sheet's coefficients; None without a data sheet."""
+        return None if self.device is None else roofline(self.geometry, self.device)
+
+
+def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, known: Known) -> Profile:
+    """The profile of this fit. Nothing in it depends on the clock or the machine: same rows, same profile.
+
+    Raises InputError where neither a data sheet nor a launch of the engine tells the memory.
+    """
+    priors = known.priors or {}
+    source = _source(fit)
+    sheet = f"data sheet of {known.device.name}; " if known.device else ""
     return Profile(
         schema_version=1,
         name=name,
@@ -47,27 +64,38 @@ def assemble(
             for key, unit in FORMULAS[fit.formula].coefficients.items()
         },
         overhead=Overhead(
-            constant_s=constant,
+            constant_s=_constant(fit.coefficients[OVERHEAD], source),
             prompt_token_s=_coefficient(fit.coefficients[OVERHEAD_SLOPE], "s per prompt token", source, None),
         ),
-        measured=measured_range(observations),
+        step_noise_s=_noise(fit),
+        graph_sizes=fit.graph_sizes,
+        measured=measured_range(split.fitted),
         identity=files[0].header.identity,
         provenance=Provenance(
-            description=f"formula {fit.formula}; data sheet of {device.name}; geometry of {geometry.model}",
+            description=f"formula {fit.formula}; {sheet}geometry of {known.geometry.model}",
             rows=tuple(_rows(file) for file in files),
+            hold_out=HoldOut(rule=split.rule, cases=tuple(observation.case for observation in split.held_out)),
+            num_launches=fit.num_launches,
         ),
         errors=fit.errors,
-        kv_bytes_per_token=geometry.kv_bytes_per_token,
-        memory=Memory(
-            device=Bytes(value=device.memory_bytes, origin="prior", source=device.memory_source),
-            weights=Bytes(value=geometry.weight_bytes, origin="prior", source=f"geometry: {geometry.source}"),
-            other=Bytes(value=_OTHER_BYTES, origin="prior", source=_OTHER_SOURCE),
-        ),
+        kv_bytes_per_token=known.geometry.kv_bytes_per_token,
+        memory=_memory(files, known),
     )
+
+
+def _source(fit: Fit) -> str:
+    errors = "misfit" if fit.num_launches < 2 else f"{fit.num_launches} launches"
+    return f"least squares on the relative errors of {fit.num_times} times; error from the {errors}"
 
 
 def _coefficient(fitted: Fitted, unit: str, source: str, prior: Prior | None) -> Coefficient:
     value = rounded(fitted.value)
+    if fitted.upper is not None:
+        at_bound = f"{source}; at its lower end: below 'upper' with 95 % confidence"
+        upper = rounded(fitted.upper)
+        return Coefficient(
+            value=value, standard_error=None, upper=upper, unit=unit, origin="measured", source=at_bound
+        )
     if fitted.standard_error is not None:
         return Coefficient(
             value=value, standard_error=rounded(fitted.standard_error), unit=unit, origin="measured", source=source
@@ -77,6 +105,60 @@ def _coefficient(fitted: Fitted, unit: str, source: str, prior: Prior | None) ->
             value=value, standard_error=None, unit=unit, origin="convention", source="not determined by the rows: none"
         )
     return Coefficient(value=value, standard_error=None, unit=unit, origin="prior", source=prior.source)
+
+
+def _constant(fitted: Fitted, source: str) -> Coefficient:
+    if fitted.standard_error is not None or fitted.upper is not None:
+        return _coefficient(fitted, "s", source, None)
+    return Coefficient(
+        value=0.0,
+        standard_error=None,
+        unit="s",
+        origin="convention",
+        source="part of the host time: a request served alone cannot tell them apart",
+    )
+
+
+def _noise(fit: Fit) -> Coefficient | None:
+    if fit.step_noise_s is None:
+        return None
+    return Coefficient(
+        value=fit.step_noise_s,
+        standard_error=None,
+        unit="s, standard deviation of one step",
+        origin="convention",
+        source="pooled deviation of repeated decode steps within their launches, at most a sixth of the shortest step",
+    )
+
+
+def _memory(files: Sequence[Measurements], known: Known) -> Memory:
+    """Memory of one device, such that the engine's own number of KV blocks comes out where it was recorded."""
+    geometry, device = known.geometry, known.device
+    weights = Bytes(value=geometry.weight_bytes, origin="prior", source=f"geometry: {geometry.source}")
+    header = next((header for file in files for header in file.headers if header.capacity), None)
+    if header is None or header.capacity is None:
+        if device is None:
+            raise InputError("no launch recorded its KV blocks, so the memory needs a data sheet: pass --device NAME")
+        total = Bytes(value=device.memory_bytes, origin="prior", source=device.memory_source)
+        return Memory(device=total, weights=weights, other=Bytes(value=_OTHER_BYTES, origin="prior", source=_OTHER_SOURCE))
+    capacity = header.capacity
+    utilization = float(header.engine_args.get("gpu_memory_utilization", _DEFAULT_UTILIZATION))
+    kv_bytes = capacity.num_gpu_blocks * capacity.block_size * geometry.kv_bytes_per_token
+    allotted = f"the engine allotted {capacity.num_gpu_blocks} blocks at a utilization of {utilization:g}"
+    other = 0 if device is None else int(device.memory_bytes * utilization) - weights.value - kv_bytes
+    if device is not None and other >= 0:
+        return Memory(
+            device=Bytes(value=device.memory_bytes, origin="prior", source=device.memory_source),
+            weights=weights,
+            other=Bytes(value=other, origin="measured", source=f"what remains: {allotted}"),
+        )
+    # A byte more, so that rounding down cannot lose a block.
+    total_bytes = int((kv_bytes + weights.value + 1) / utilization) + 1
+    return Memory(
+        device=Bytes(value=total_bytes, origin="measured", source=f"so much that the pool comes out: {allotted}"),
+        weights=weights,
+        other=Bytes(value=0, origin="convention", source="counted as memory that is not there"),
+    )
 
 
 def _rows(file: Measurements) -> Rows:

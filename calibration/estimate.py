@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
-from scipy.optimize import least_squares, nnls
+from scipy.optimize import least_squares
 
 from calibration.observations import Array, Design, Observation
 from calibration.roofline import Prior
@@ -121,21 +121,19 @@ class Estimate:
         return int(np.linalg.matrix_rank(self._relative, tol=_LEAST_INDEPENDENCE)) if self.fitted else 0
 
     def _start(self) -> dict[str, float]:
-        """Where the search starts: the priors; else non-negative least squares of each coefficient alone.
+        """Where the search starts: the priors; else half of the most that a coefficient can be.
 
-        Formulas are homogeneous of degree one: with one coefficient at 1 and the others at 0 a formula gives that
-        coefficient's column, and the columns' sum bounds the time from above.
+        Formulas are homogeneous of degree one and grow in every coefficient: with one coefficient at 1 and the others at
+        0 a formula gives that coefficient's column, and no time is below the coefficient times its column.
         """
         names = (*FORMULAS[self.formula].coefficients, OVERHEAD, OVERHEAD_SLOPE)
-        measured = self._design.measured_s
-        columns = np.array([self._predicted(dict.fromkeys(names, 0.0) | {name: 1.0}) for name in names]).T
-        rough, _ = nnls(columns / measured[:, None], np.ones(len(measured)))
         start = {}
-        for name, value, column in zip(names, rough, columns.T, strict=True):
-            reach = float((column / measured).max())
-            # At least a twentieth of the time of some row: at 0 a smooth corner has no slope to climb.
-            floor = 0.05 / reach if reach > 0 else 0.0
-            start[name] = self._priors[name].value if name in self._priors else max(float(value), floor)
+        for name in names:
+            column = self._predicted(dict.fromkeys(names, 0.0) | {name: 1.0})
+            reach = float((column / self._design.measured_s).max())
+            # Where no row has anything to do with it, any time will do to see what a prediction would rest on.
+            most = 0.5 / reach if reach > 0 else float(self._design.measured_s.min())
+            start[name] = self._priors[name].value if name in self._priors else most
         return start
 
     def _release(self, values: dict[str, float], fitted: Sequence[str]) -> None:
@@ -151,8 +149,6 @@ class Estimate:
         for name in values:
             if name == OVERHEAD and not has_steps:
                 continue  # part of the host time: a request served alone cannot tell them apart
-            if values[name] == 0:
-                continue  # no row has anything to do with it
             column = _sensitivity(self._design, self.formula, values, name, self._graph_sizes)
             rest = column.copy()
             for direction in basis:

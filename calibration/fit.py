@@ -1,165 +1,137 @@
-"""Rows -> coefficients with errors: least squares on relative errors, by the formula that prediction uses.
+"""Rows -> the coefficients of one formula, or of the best of several, with errors in sample and held out.
 
-A coefficient is fitted if some row's time depends on it, the other fitted ones cannot stand in for it, and the fit
-knows it to better than half its value; otherwise it keeps its prior and says so. Standard errors come from the Jacobian
-and the misfit of the rows (s^2 (J'J)^-1): honest only as far as the formula is right and the rows are independent.
+A coefficient is fitted if some row's time depends on it and the other fitted ones cannot stand in for it. Otherwise it
+keeps its prior, or the fit is refused and the probe that would determine it is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
-from calibration.observations import Array, Design, Observation
+from calibration.estimate import LEAST_SENSITIVITY, Estimate, Fitted, bind
+from calibration.observations import Observation
 from calibration.roofline import Prior
 from simulator.errors import InputError
+from simulator.noise import MAX_DEVIATIONS
 from simulator.profile import Errors, Residual
 from simulator.step_time import FORMULAS, StepTime
 
-OVERHEAD_SLOPE = "overhead_prompt_token_s"  # fitted beside the formula's own coefficients
-
-# A coefficient that changes no row's time by 1 % when it doubles, or whose effect the others imitate to 2 %, is not
-# determined by rows that are themselves good to about a percent.
-_LEAST_SENSITIVITY = 0.01
-_LEAST_INDEPENDENCE = 0.02
-# Worse known than this, the prior is the better guess.
-_LARGEST_RELATIVE_ERROR = 0.5
+_PROBES = {
+    "step_s": "decode: at least two batch sizes",
+    "device_step_s": "decode: batches large enough to outgrow the host time",
+    "host_step_s": "decode: at least two batch sizes",
+    "host_decode_s": "decode: one request",
+    "host_prefill_s": "ttft: a short or warm prompt",
+    "prefill_token_s": "chunk: at least two chunk sizes",
+    "token_s": "chunk: at least two chunk sizes",
+    "weights_s": "chunk: chunks from a few tokens to many",
+    "prefill_pair_s": "ttft: at least two prompt lengths, cold",
+    "decode_token_s": "decode: at least two batch sizes",
+    "request_s": "decode: at least two batch sizes",
+    "host_request_s": "decode: at least two batch sizes",
+    "decode_context_s": "decode: at least two contexts",
+}
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """One coefficient after a fit. ``standard_error`` is None where it kept its prior."""
+class Score:
+    """How a formula did on times that its fit had not seen; ``refused`` says why it could not be fitted."""
 
-    value: float
-    standard_error: float | None
+    formula: str
+    mean_error: float | None
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
 class Fit:
-    """All coefficients of a formula, the prompt token overhead, and how far they are off."""
+    """All coefficients of a formula and both overheads, how far they are off, and what it was chosen among."""
 
     formula: str
     coefficients: Mapping[str, Fitted]
     errors: Errors
+    num_times: int
+    num_fitted: int
+    rank: int
+    num_launches: int
+    step_noise_s: float | None
+    scores: tuple[Score, ...] = ()
+    graph_sizes: tuple[int, ...] = ()
 
     def step_time(self) -> StepTime:
         """The fitted formula."""
-        return _bind(self.formula, {name: fitted.value for name, fitted in self.coefficients.items()})
+        values = {name: fitted.value for name, fitted in self.coefficients.items()}
+        return bind(self.formula, values, self.graph_sizes)
 
 
 def fit(
-    observations: Sequence[Observation], formula: str, priors: Mapping[str, Prior], keep_priors: bool = True
+    observations: Sequence[Observation],
+    formula: str,
+    priors: Mapping[str, Prior] | None = None,
+    graph_sizes: Sequence[int] = (),
 ) -> Fit:
-    """Fit ``formula`` to ``observations``; the search starts at the priors.
+    """Fit ``formula`` to ``observations`` (one a case).
 
-    A coefficient that the rows do not determine keeps its prior, or, without one or without ``keep_priors``, raises
-    InputError.
+    What the rows do not determine keeps its prior; without one it raises InputError naming the missing probe.
     """
-    estimate = _Estimate(observations, formula, priors, keep_priors)
+    estimate = Estimate(observations, formula, priors, graph_sizes)
     for name in estimate.undetermined:
-        raise InputError(f"the rows do not determine {name}, and no prior stands in: measure a step that depends on it")
-    coefficients = {
-        name: Fitted(value, estimate.standard_errors.get(name)) for name, value in estimate.values.items()
-    }
-    held_out, num_not_held_out = _hold_out(observations, formula, priors, keep_priors)
-    in_sample = tuple(map(_residual, observations, estimate.predict(observations)))
-    return Fit(formula, coefficients, Errors(in_sample=in_sample, held_out=held_out, num_not_held_out=num_not_held_out))
-
-
-class _Estimate:
-    """One least-squares fit: values by name, standard errors of the fitted ones, and what stayed undetermined."""
-
-    def __init__(
-        self, observations: Sequence[Observation], formula: str, priors: Mapping[str, Prior], keep_priors: bool
-    ) -> None:
-        self.formula = formula
-        replaceable = {*priors, OVERHEAD_SLOPE} if keep_priors else {OVERHEAD_SLOPE}
-        self._design = Design(observations)
-        self.values = _start(observations, formula, priors)
-        fitted = self._determined()
-        if OVERHEAD_SLOPE not in fitted:
-            self.values[OVERHEAD_SLOPE] = 0.0
-        start = dict(self.values)
-        self.standard_errors = self._solve(fitted)
-        while vague := self._vaguest([name for name in fitted if name in replaceable]):
-            fitted.remove(vague)
-            if vague == OVERHEAD_SLOPE:
-                start[vague] = 0.0
-            self.values = dict(start)
-            self.standard_errors = self._solve(fitted)
-        self.undetermined = [name for name in self.values if name not in fitted and name not in replaceable]
-
-    def predict(self, observations: Sequence[Observation]) -> Array:
-        """Predicted seconds of any observations."""
-        return Design(observations).predict(_bind(self.formula, self.values))
-
-    def _determined(self) -> list[str]:
-        """Names that these rows determine, in the formula's order (Gram-Schmidt over the sensitivities)."""
-        basis: list[Array] = []
-        names = []
-        for name in self.values:
-            column = sensitivity(self._design, self.formula, self.values, name)
-            rest = column.copy()
-            for direction in basis:
-                rest -= direction * (direction @ rest)
-            size = float(np.linalg.norm(rest))
-            if np.abs(column).max() < _LEAST_SENSITIVITY or size < _LEAST_INDEPENDENCE * np.linalg.norm(column):
-                continue
-            basis.append(rest / size)
-            names.append(name)
-        return names
-
-    def _vaguest(self, replaceable: list[str]) -> str | None:
-        """The worst known of these fitted coefficients, if it is known too badly to keep."""
-        relative = {name: self.standard_errors[name] / max(self.values[name], 1e-300) for name in replaceable}
-        worst = max(relative, key=relative.__getitem__, default=None)
-        return worst if worst is not None and relative[worst] > _LARGEST_RELATIVE_ERROR else None
-
-    def _solve(self, names: list[str]) -> dict[str, float]:
-        """Move ``values[names]`` to the least squares of relative errors; their standard errors by name."""
-        start = np.array([self.values[name] for name in names])
-        measured = self._design.measured_s
-        if len(names) >= len(measured):
-            listed = ", ".join(names)
-            raise InputError(f"{len(measured)} measured times cannot determine {len(names)} coefficients: {listed}")
-
-        def relative_errors(scaled: Array) -> Array:
-            trial = self.values | dict(zip(names, scaled * start, strict=True))
-            errors: Array = self._design.predict(_bind(self.formula, trial)) / measured - 1
-            return errors
-
-        solution = least_squares(
-            relative_errors, np.ones(len(names)), jac="3-point", bounds=(0, np.inf), xtol=1e-12, ftol=1e-12, gtol=1e-12
+        raise InputError(
+            f"the rows do not determine {name} of formula {formula}: probe {_PROBES[name]}; or let "
+            f"--prior roofline --device NAME stand in, where it knows one"
         )
-        variance = 2 * solution.cost / (len(measured) - len(names))
-        covariance = variance * np.linalg.inv(solution.jac.T @ solution.jac)
-        self.values.update(zip(names, (solution.x * start).tolist(), strict=True))
-        return dict(zip(names, (np.sqrt(np.diag(covariance)) * start).tolist(), strict=True))
-
-
-def sensitivity(design: Design, formula: str, values: Mapping[str, float], name: str) -> Array:
-    """Relative change of each predicted time a relative change of one coefficient, d ln(time) / d ln(coefficient)."""
-    step = 1e-4
-    above = design.predict(_bind(formula, {**values, name: values[name] * (1 + step)}))
-    below = design.predict(_bind(formula, {**values, name: values[name] * (1 - step)}))
-    return (above - below) / (above + below) / step
-
-
-def _start(observations: Sequence[Observation], formula: str, priors: Mapping[str, Prior]) -> dict[str, float]:
-    """Where the search starts: the priors; without one the shortest time a step; an overhead of 1 us a token."""
-    shortest = min(
-        observation.measured_s * observation.divisor / sum(num_steps for _, num_steps in observation.stretches)
-        for observation in observations
+    held_out, num_not_held_out = _leave_out(observations, formula, priors, graph_sizes)
+    in_sample = tuple(map(_residual, observations, estimate.predict(observations)))
+    return Fit(
+        formula=formula,
+        coefficients=estimate.coefficients,
+        errors=Errors(in_sample=in_sample, held_out=held_out, num_not_held_out=num_not_held_out),
+        num_times=len(observations),
+        num_fitted=len(estimate.fitted),
+        rank=estimate.rank,
+        num_launches=len({launch for observation in observations for launch in observation.launches}),
+        step_noise_s=_step_noise_s(observations, estimate.step_time()),
+        graph_sizes=tuple(graph_sizes),
     )
-    start = {name: priors[name].value if name in priors else shortest for name in FORMULAS[formula].coefficients}
-    return start | {OVERHEAD_SLOPE: 1e-6}
 
 
-def _hold_out(
-    observations: Sequence[Observation], formula: str, priors: Mapping[str, Prior], keep_priors: bool
+def fit_best(
+    observations: Sequence[Observation],
+    priors: Mapping[str, Prior] | None = None,
+    graph_sizes: Sequence[int] = (),
+) -> Fit:
+    """The formula with the least mean absolute held-out error, over the cases that all fitted formulas predicted.
+
+    Raises InputError where none can be fitted.
+    """
+    fits: dict[str, Fit] = {}
+    refusals: dict[str, str] = {}
+    for formula in FORMULAS:
+        try:
+            fits[formula] = fit(observations, formula, priors, graph_sizes)
+        except InputError as refusal:
+            refusals[formula] = str(refusal)
+    if not fits:
+        raise InputError(next(iter(refusals.values())))
+    shared = set.intersection(*({residual.case for residual in one.errors.held_out} for one in fits.values()))
+    errors = {formula: _mean_error(one.errors.held_out, shared) for formula, one in fits.items()}
+    best = min(fits, key=lambda formula: np.inf if errors[formula] is None else errors[formula])
+    scores = tuple(Score(formula, errors.get(formula), refusals.get(formula)) for formula in FORMULAS)
+    return replace(fits[best], scores=scores)
+
+
+def _mean_error(residuals: Sequence[Residual], cases: set[str]) -> float | None:
+    errors = [abs(residual.relative_error) for residual in residuals if residual.case in cases]
+    return float(np.mean(errors)) if errors else None
+
+
+def _leave_out(
+    observations: Sequence[Observation],
+    formula: str,
+    priors: Mapping[str, Prior] | None,
+    graph_sizes: Sequence[int],
 ) -> tuple[tuple[Residual, ...], int]:
     """Predict each length class (power of two) from the others; and how many times could not be predicted so."""
     residuals: list[Residual] = []
@@ -167,7 +139,7 @@ def _hold_out(
     for length_class in sorted({_length_class(observation) for observation in observations}):
         left_out = [observation for observation in observations if _length_class(observation) == length_class]
         kept = [observation for observation in observations if _length_class(observation) != length_class]
-        scored = _predictable(left_out, kept, formula, priors, keep_priors)
+        scored = _predictable(left_out, kept, formula, priors, graph_sizes)
         num_not_held_out += len(left_out) - len(scored)
         residuals += scored
     return tuple(residuals), num_not_held_out
@@ -177,19 +149,18 @@ def _predictable(
     left_out: Sequence[Observation],
     kept: Sequence[Observation],
     formula: str,
-    priors: Mapping[str, Prior],
-    keep_priors: bool,
+    priors: Mapping[str, Prior] | None,
+    graph_sizes: Sequence[int],
 ) -> list[Residual]:
     if not kept:
         return []
     try:
-        estimate = _Estimate(kept, formula, priors, keep_priors)
+        estimate = Estimate(kept, formula, priors, graph_sizes)
     except InputError:  # too few rows remain
         return []
-    design = Design(left_out)
     blocked = np.zeros(len(left_out), dtype=bool)
     for name in estimate.undetermined:
-        blocked |= np.abs(sensitivity(design, formula, estimate.values, name)) >= _LEAST_SENSITIVITY
+        blocked |= np.abs(estimate.sensitivity(left_out, name)) >= LEAST_SENSITIVITY
     predicted = estimate.predict(left_out)
     return [
         _residual(observation, predicted_s)
@@ -203,13 +174,23 @@ def _length_class(observation: Observation) -> int:
 
 
 def _residual(observation: Observation, predicted_s: float) -> Residual:
-    return Residual(case=observation.case, measured_s=observation.measured_s, predicted_s=rounded(predicted_s))
+    return Residual(case=observation.case, measured_s=rounded(observation.measured_s), predicted_s=rounded(predicted_s))
+
+
+def _step_noise_s(observations: Sequence[Observation], step_time: StepTime) -> float | None:
+    """Standard deviation of one step around its case's mean: of decode steps where measured, since most steps are.
+
+    Kept below what ``noise`` accepts: three deviations are at most half of the shortest step.
+    """
+    steps = [observation for observation in observations if observation.is_step and observation.deviation_s is not None]
+    decodes = [observation for observation in steps if observation.regime == "decode"]
+    deviations = [observation.deviation_s or 0.0 for observation in decodes or steps]
+    if not deviations:
+        return None
+    pooled = float(np.sqrt(np.mean(np.square(deviations))))
+    return rounded(min(pooled, 0.999 * step_time.shortest_s() / 2 / MAX_DEVIATIONS))
 
 
 def rounded(value: float) -> float:
     """Six significant digits: more than any measurement holds, and the same on every platform."""
     return float(f"{value:.6g}")
-
-
-def _bind(formula: str, values: Mapping[str, float]) -> StepTime:
-    return FORMULAS[formula](values, 0.0, values[OVERHEAD_SLOPE])

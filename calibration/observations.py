@@ -61,7 +61,7 @@ def observe(files: Iterable[Measurements]) -> tuple[Observation, ...]:
         for file in files
         for row in file.rows
         if isinstance(row, SummaryRow) or not row.outlier
-        for observation in _of_row(row)
+        for observation in of_row(row)
     )
 
 
@@ -77,7 +77,8 @@ def unit_of(case: str) -> str:
     return f"prompt {length}" if alone and probe != "mixed" and length else case
 
 
-def _of_row(row: Row) -> Iterator[Observation]:
+def of_row(row: Row) -> Iterator[Observation]:
+    """The measured times of one row."""
     if isinstance(row, StepRow):
         yield _of_step(row)
     else:

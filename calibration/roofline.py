@@ -62,10 +62,10 @@ def _table(file: str) -> list[dict[str, str]]:
 
 
 def roofline(geometry: Geometry, device: Device) -> dict[str, Prior]:
-    """Priors of the device-side coefficients that both formulas share. Host times have none: they must be measured.
+    """Priors of the formulas' device-side coefficients. Host times have none: they must be measured.
 
-    Each is bytes or operations over the reachable rate. The linear formula's ``step_s`` is host and device together, so
-    it has no prior either.
+    Each is bytes or operations over the reachable rate. A ``step_s`` is host and device together, so it has no
+    prior either.
     """
 
     def reads(num_bytes: int, what: str) -> Prior:
@@ -76,7 +76,9 @@ def roofline(geometry: Geometry, device: Device) -> dict[str, Prior]:
 
     return {
         "device_step_s": reads(geometry.step_read_bytes, "weights read once a step"),
+        "weights_s": reads(geometry.step_read_bytes, "weights read once a step"),
         "prefill_token_s": computes(geometry.prefill_token_flops, "a prefill token (layers)"),
+        "token_s": computes(geometry.prefill_token_flops, "a token (layers)"),
         "prefill_pair_s": computes(geometry.pair_flops, "a query-key pair"),
         "decode_token_s": computes(geometry.decode_token_flops, "a decode (layers and output head)"),
         "decode_context_s": reads(geometry.kv_bytes_per_token, "keys and values a token of context"),

@@ -85,9 +85,9 @@ class Admission:
             return waiting or None
         if waiting and self.config.policy == "priority":
             first, other = waiting[0], skipped[0]
-            ahead = (first.priority, first.arrival_s, first.request_id) < (
+            ahead = (first.priority, first.arrival_time, first.request_id) < (
                 other.priority,
-                other.arrival_s,
+                other.arrival_time,
                 other.request_id,
             )
             return waiting if ahead else skipped

@@ -92,6 +92,7 @@ class Cluster:
             for number in range(num_instances)
         ]
         self._requests: Iterator[Request] = iter(())
+        self._last_arrival = -inf
         self._unsettled: list[tuple[float, int]] = []  # heap: when which sleeping instance's next KV events leave
         self._travelling: list[tuple[float, int, int, list[int | None]]] = []  # heap: KV events by the time they left
         self._num_batches = 0
@@ -114,6 +115,9 @@ class Cluster:
 
     def _arrive(self, request: Request) -> None:
         self._await_next(None)
+        # vLLM goes by a clock that never shows the same time twice; two requests of equal rank would preempt each other
+        # for ever.
+        self._last_arrival = request.arrival_time = max(request.arrival_s, nextafter(self._last_arrival, inf))
         if request.num_prompt_tokens + request.max_tokens > self.config.max_model_len:
             self._refuse(request, TOO_LONG)
             return

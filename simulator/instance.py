@@ -83,6 +83,7 @@ class Instance:
         self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
         self._num_settled = 0  # of these, how many have been written down ahead of it
         self._alarm: Alarm | None = None
+        self._num_waiting = self._num_running = 0  # as the last decision left them
 
     def submit(self, request: Request) -> None:
         """A request reaches the engine now: considered at the first schedule from here on."""
@@ -112,7 +113,8 @@ class Instance:
     def _look_again(self) -> None:
         """Wake at the first step end from now on, where the scheduler can see what has come; at once if idle."""
         if not self._flights:
-            self._decide(self.clock.now)
+            if self._alarm is None:  # after all that arrives at this very moment
+                self._alarm = self.clock.at(self.clock.now, self._wake)
         elif self._num_steps > 1:
             num_steps = self._steps_by(self.clock.now, at_most=self._num_steps - 1)
             if num_steps == 0 or self._end(num_steps) < self.clock.now:
@@ -123,8 +125,10 @@ class Instance:
     def _wake(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:
             return  # it was set before something came in between
+        self._alarm = None
         now_s = self.clock.now
-        self._complete(self._num_steps, now_s)
+        if self._flights:
+            self._complete(self._num_steps, now_s)
         self._decide(now_s)
 
     def _decide(self, now_s: float) -> None:
@@ -145,6 +149,7 @@ class Instance:
             self._complete(1, now_s)
             if not flights and not plan.preempted and scheduler.has_work():
                 raise RuntimeError(f"instance {self.number}: requests wait and none can run")
+        self._num_waiting, self._num_running = scheduler.num_waiting, len(scheduler.running)
         self._sleep(self._steps_ahead())
 
     def _steps_ahead(self) -> int:
@@ -221,48 +226,59 @@ class Instance:
 
     def _complete(self, num_steps: int, now_s: float) -> None:
         """Process the output of the next ``num_steps`` steps, the last of which ends now."""
-        finished = self.scheduler.complete(num_steps - self._num_settled)
+        scheduler, flight = self.scheduler, self._flights[0]
+        first, outputs = scheduler.completing - self._num_settled, scheduler.num_piece_outputs
+        if num_steps - self._num_settled > 1:
+            scheduler.settle(num_steps - self._num_settled - 1)
+        used_blocks = scheduler.pool.num_blocks - 1 - scheduler.pool.num_free
+        finished = scheduler.complete()
         self._num_settled = num_steps
-        if self.scheduler.event_batches:
+        if scheduler.event_batches:
             self._date_events()
-        flight = self._flights[0]
-        if flight.plan.num_tokens:
-            self._record(flight, num_steps, now_s)
         self._flights.popleft()
         self._num_settled = 0
+        outputs = num_steps * flight.plan.num_grouped + scheduler.num_piece_outputs - outputs
+        if scheduler.absent:
+            outputs -= sum(scheduler.absent.pop(index, 0) for index in range(first, first + num_steps))
+        for piece in flight.plan.pieces:
+            if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
+                outputs -= self._first_token(piece.request, now_s)
+        if flight.plan.num_tokens:
+            self._record(flight, num_steps, now_s, used_blocks, outputs)
         if num_steps > 1:
             self._shift(flight, num_steps - 1)
             for other in self._flights:
                 self._shift(other, num_steps - 1)
-        for piece in flight.plan.pieces:
-            if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
-                self._token(piece.request, now_s)
         for request in finished:
             request.finish_s = now_s
             self.listener.finished(request, now_s)
 
-    def _token(self, request: Request, now_s: float) -> None:
+    def _first_token(self, request: Request, now_s: float) -> bool:
+        """Note a token that is the request's first, or its first after a preemption; whether it is one of these."""
         if request.first_token_s is None:
             request.first_token_s = now_s
             self.listener.first_token(request, now_s)
-        elif request.last_token_s is not None:
-            self.metrics.token_gap(now_s - request.last_token_s)
+            return True
+        if request.last_token_s is not None:
+            self.metrics.token_gaps(now_s - request.last_token_s)
             request.last_token_s = None
+            return True
+        return False
 
-    def _record(self, flight: Flight, num_steps: int, end_s: float) -> None:
-        """What the advance took, and the state it leaves."""
-        scheduler = self.scheduler
-        pool = scheduler.pool
+    def _record(self, flight: Flight, num_steps: int, end_s: float, used_blocks: int, num_gaps: int) -> None:
+        """What the advance took: queues as it began, blocks as it ended, and inter-token times of the mean step."""
         self.num_advances += 1
         self.metrics.advance(
             self.number, flight.start_s, end_s, num_steps, flight.plan, flight.support,
-            scheduler.num_waiting, len(scheduler.running), pool.num_blocks - 1 - pool.num_free,
+            self._num_waiting, self._num_running, used_blocks,
         )  # fmt: skip
+        if num_gaps:
+            self.metrics.token_gaps((end_s - flight.start_s) / num_steps, num_gaps)
 
     def _date_events(self) -> None:
         """Report KV events with the ends of the steps whose output they left with."""
         scheduler = self.scheduler
-        first = scheduler.completing - self._num_settled - 1
+        first = scheduler.completing - self._num_settled - 1  # one before the oldest flight's
         for index, events in scheduler.event_batches:
             self.listener.kv_events(self.number, self._end(index - first), events)
         scheduler.event_batches = []

@@ -153,9 +153,7 @@ class Metrics:
         """Record ``num_steps`` steps of ``plan`` which kept ``instance`` busy from ``start_s`` to ``end_s``.
 
         ``support`` says where the step time comes from (0 measured, 1 prior, 2 outside the measured range). Queue
-        lengths and blocks in use are taken to hold for the whole advance. Each step delivers a token to each decoding
-        request after the mean step time of the advance: a growing context's spread, and noise, are averaged out within
-        a stretch. The tokens that drafts add come with another at once: as in vLLM, one inter-token time is counted.
+        lengths and blocks in use are taken to hold for the whole advance.
         """
         elapsed_s = end_s - start_s
         self.busy_s[3 * instance + support] += elapsed_s
@@ -165,8 +163,6 @@ class Metrics:
         if end_s > self.horizon_s:
             self.horizon_s = end_s
         num_decoded = num_steps * plan.num_decodes
-        if num_decoded:
-            self.gaps.add(elapsed_s / num_steps, num_decoded - num_steps * plan.num_drafts)
         first = int(start_s / self.bin_s)
         if int(end_s / self.bin_s) != first or first >= self._num_bins:
             self._spread(instance, start_s, end_s, (
@@ -186,9 +182,11 @@ class Metrics:
         bins[first + 4] += num_running * elapsed_s
         bins[first + 5] += used_blocks * elapsed_s
 
-    def token_gap(self, gap_s: float) -> None:
-        """Count one inter-token time that spans a preemption, which no single advance can tell."""
-        self.gaps.add(gap_s, 1)
+    def token_gaps(self, gap_s: float, count: int = 1) -> None:
+        """Count ``count`` inter-token times of ``gap_s`` seconds: as vLLM, one for each output after a request's first,
+        however many tokens come with it.
+        """
+        self.gaps.add(gap_s, count)
 
     def prefix(self, instance: int, now_s: float, queries: int, hits: int, preempted: bool = False) -> None:
         """Count an admission's known tokens (``queries``) and those found in the cache (``hits``).

@@ -64,6 +64,7 @@ class Output:
         if not self._scheduler.dialect.stale_output and request.num_stale:
             request.num_stale -= 1  # an output frame from before a reset: dropped whole
             return False
+        self._scheduler.num_piece_outputs += 1
         before = request.num_output_tokens
         request.num_output_tokens = min(before + 1 + accepted, request.last_output)
         if self._scheduler.asynchronous:
@@ -110,6 +111,9 @@ class Output:
                 scheduler.loose.remove(request)
             else:
                 scheduler.group.leave(request, scheduler.next_index)
+                if request.stops_early:  # it may have been scheduled once more: that output is dropped
+                    for index in range(scheduler.completing + 1, scheduler.next_index):
+                        scheduler.absent[index] = scheduler.absent.get(index, 0) + 1
         elif not scheduler.waiting.drop(request):
             scheduler.skipped.drop(request)
         request.state = FINISHED

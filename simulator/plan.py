@@ -34,8 +34,7 @@ class Plan:
     ``num_decodes`` tokens are decoded in every step and attend ``decode_context`` KV entries together in the first step
     (one more each in every later one). ``num_prefills`` chunks compute ``num_prefill_tokens`` tokens over
     ``prefill_pairs`` query-key pairs. ``max_context`` is the longest context in the first step. ``continues``: the plan
-    decodes exactly what the one before decoded, so both belong to one stretch. ``num_drafts`` of the decoded tokens are
-    drafts, which may be rejected.
+    decodes exactly what the one before decoded, so both belong to one stretch.
     """
 
     __slots__ = (
@@ -46,7 +45,7 @@ class Plan:
         "index",
         "max_context",
         "num_decodes",
-        "num_drafts",
+        "num_grouped",
         "num_prefill_tokens",
         "num_prefills",
         "pieces",
@@ -65,7 +64,7 @@ class Plan:
     ) -> None:
         self.index = 0
         self.num_decodes = num_decodes
-        self.num_drafts = 0
+        self.num_grouped = 0  # of these, decodes of the group, which are no pieces
         self.decode_context = decode_context
         self.num_prefills = num_prefills
         self.num_prefill_tokens = num_prefill_tokens
@@ -98,7 +97,6 @@ class Plan:
         pairs = num_new * computed + num_new * (num_new + 1) // 2
         if num_new == 1 or piece.num_drafts:
             self.num_decodes += num_new
-            self.num_drafts += piece.num_drafts
             self.decode_context += pairs
         else:
             self.num_prefills += 1

@@ -30,17 +30,22 @@ class Strict(BaseModel):
 
 
 class Coefficient(Strict):
-    """One number of a formula, in SI units."""
+    """One number of a formula, in SI units.
+
+    A fit that ends at a coefficient's lower end, 0, gives no standard error but ``upper``, the one-sided 95 % bound.
+    """
 
     value: Annotated[float, Field(ge=0)]
     standard_error: Annotated[float, Field(ge=0)] | None
     unit: Text
     origin: Origin
     source: Text
+    upper: Annotated[float, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _error_belongs_to_measurement(self) -> Coefficient:
-        if (self.origin == "measured") != (self.standard_error is not None):
+        has_error = self.standard_error is not None or self.upper is not None
+        if (self.origin == "measured") != has_error:
             raise ValueError("a standard error belongs to origin 'measured', and to no other")
         return self
 
@@ -94,11 +99,20 @@ class Rows(Strict):
     source: Text
 
 
+class HoldOut(Strict):
+    """What a fit never saw: the rule by which it was chosen, and the cases."""
+
+    rule: Text
+    cases: tuple[Text, ...]
+
+
 class Provenance(Strict):
-    """Where the profile comes from. ``rows`` is empty for a synthetic one."""
+    """Where the profile comes from. ``rows`` is empty for a synthetic one, ``num_launches`` 0 where none are known."""
 
     description: Text
     rows: tuple[Rows, ...]
+    hold_out: HoldOut | None = None
+    num_launches: Count = 0
 
 
 class Residual(Strict):
@@ -146,6 +160,7 @@ class Profile(Strict):
     """See the module's docstring. ``kv_bytes_per_token`` and ``memory`` are those of one device (one rank).
 
     ``step_noise_s`` is the standard deviation of one step's time around the formula (see ``noise``); None is no noise.
+    ``graph_sizes`` are the captured batch sizes that decodes are padded to, none when eager.
     """
 
     schema_version: Literal[1]
@@ -154,6 +169,7 @@ class Profile(Strict):
     coefficients: dict[str, Coefficient]
     overhead: Overhead
     step_noise_s: Coefficient | None = None
+    graph_sizes: tuple[Positive, ...] = ()
     measured: MeasuredRange | None
     identity: Identity
     provenance: Provenance
@@ -208,6 +224,7 @@ class Profile(Strict):
             self.overhead.prompt_token_s.value,
             self.measured,
             as_measured=as_measured,
+            graph_sizes=self.graph_sizes,
         )
 
     def kv_cache_bytes(self, gpu_memory_utilization: float = 0.92) -> int:

@@ -28,13 +28,15 @@ class Request:
 
     __slots__ = (  # noqa: RUF023 - grouped by who fills them in
         "request_id", "arrival_s", "prompt", "num_prompt_tokens", "max_tokens", "oracle_num_output_tokens",
-        "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache", "acceptance",
+        "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache",
+        "acceptance",
         # What became of it.
         "state", "refusal", "instance", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
         "last_token_s", "finish_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
         # The scheduler's own, by vLLM's names where it has one.
-        "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale", "discards_stale", "num_drafts",
-        "is_prefill_chunk", "last_output", "stops_early", "blocks", "num_published", "output_base", "joined", "joined_at",
+        "arrival_time", "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale",
+        "discards_stale", "num_drafts", "is_prefill_chunk", "last_output", "stops_early", "blocks", "num_published",
+        "output_base", "joined", "joined_at",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +84,7 @@ class Request:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.num_output_tokens = 0
+        self.arrival_time = arrival_s  # what the priority policy goes by; see cluster.py
         self.seq = -1
         self.num_computed_tokens = 0
         self.num_placeholders = 0

@@ -70,6 +70,8 @@ class Scheduler:
         self.next_index = 0  # of the next schedule()
         self.completing = 0  # of the oldest plan whose output has not been processed
         self.pieces: dict[int, list[Piece]] = {}  # of the plans in flight, by schedule index
+        self.num_piece_outputs = 0  # outputs delivered to requests outside the group, so far
+        self.absent: dict[int, int] = {}  # members of a plan in flight that will not take its output as such
         self.event_batches: list[tuple[int, list[int | None]]] = []  # KV events by the completion with which they leave
         self.num_preemptions = 0
         self.running_scan = RunningScan(self)
@@ -230,6 +232,7 @@ class Scheduler:
         self.group.leave(request, self.next_index)
         for index in range(first, end):
             self.pieces.setdefault(index, []).append(Piece(request, 1, 0, samples=True))
+            self.absent[index] = self.absent.get(index, 0) + 1
             request.num_in_flight += 1
             request.num_placeholders += self.asynchronous
         request.is_prefill_chunk = False
@@ -256,7 +259,7 @@ class Scheduler:
         """Computed tokens count from now on, though the device has not begun (vLLM's ``_update_after_schedule``)."""
         group, index = self.group, plan.index
         if group.count:
-            plan.num_decodes = group.count
+            plan.num_decodes = plan.num_grouped = group.count
             plan.decode_context = group.decode_context(index)
             plan.max_context = group.max_context(index)
         if plan.pieces:

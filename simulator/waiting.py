@@ -34,7 +34,7 @@ class FcfsQueue(deque[Request]):
 
 
 class PriorityQueue:
-    """By (priority, arrival, id), smallest first; a preempted request just re-enters."""
+    """By (priority, arrival time, id), smallest first; a preempted request just re-enters."""
 
     __slots__ = ("_heap",)
 
@@ -42,7 +42,7 @@ class PriorityQueue:
         self._heap: list[tuple[tuple, Request]] = []
 
     def add(self, request: Request) -> None:
-        heapq.heappush(self._heap, ((request.priority, request.arrival_s, request.request_id), request))
+        heapq.heappush(self._heap, ((request.priority, request.arrival_time, request.request_id), request))
 
     put_back = add
 
@@ -80,4 +80,4 @@ def make_queue(policy: str) -> WaitingQueue:
 
 def key_of_victim(request: Request) -> tuple:
     """Under the priority policy the running request with the largest such key is preempted first."""
-    return (request.priority, request.arrival_s)
+    return (request.priority, request.arrival_time)

@@ -121,7 +121,7 @@ def test_law_7_an_answer_that_grows_may_let_in_the_request_that_waits_with_it_as
     request 0's answer fills a third, in the step from 2.0: then one is enough. A stretch must not run over that moment.
     """
     seen = check(small(
-        asks(0, 0.0, 16, 13, prompt=((7, 0, 16),)), asks(1, 0.0, 9, 20),
+        asks(0, 0.0, 16, 13, prompt=((7, 0, 16),)), asks(1, 0.1, 9, 20),
         asks(2, 1.6, 29, 2, prompt=((7, 0, 16), (1000, 0, 11), (None, 0, 2))),
         dialect=dialect, block_size=8, max_model_len=48, num_gpu_blocks=7,
     ))  # fmt: skip

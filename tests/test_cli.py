@@ -219,8 +219,8 @@ def test_import_lists_what_it_refuses(capsys: pytest.CaptureFixture[str], tmp_pa
     target = tmp_path / "engine.yaml"
     assert run("import", "vllm serve M --enable-eplb --max-num-seq 4", "-o", target) == 2
     assert capsys.readouterr().err == (
-        "refused: enable_eplb: not modelled: only tensor and pipeline parallel engines, as measured by the profile, are "
-        "simulated, so that True would change results\n"
+        "refused: enable_eplb: not modelled: only tensor and pipeline parallel engines, as measured by the profile, "
+        "are simulated, so that True would change results\n"
         "refused: max_num_seq: unknown key (did you mean 'max_num_seqs'?)\n"
         "error: command: 2 of its arguments cannot be simulated as they are\n"
     )

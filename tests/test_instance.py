@@ -84,13 +84,13 @@ def test_the_whole_log_of_a_preemption() -> None:
     It comes back when the first has ended, and computes its answer so far anew together with its prompt.
     """
     case = tiny(
-        asks(0, 0.0, 4, 6), asks(1, 0.0, 4, 6),
+        asks(0, 0.0, 4, 6), asks(1, 0.5, 4, 6),
         num_gpu_blocks=5, max_model_len=16, enable_prefix_caching=False, scheduler_reserve_full_isl=False,
     )  # fmt: skip
     assert log(case, advancing=False) == [
         (0.0, "queued 0"),
         (0.0, "plan 0:4"),
-        (0.0, "queued 1"),
+        (0.5, "queued 1"),
         (2.0, "first token 0"),
         (2.0, "plan 0:1 1:4"),
         (4.0, "first token 1"),
@@ -104,6 +104,12 @@ def test_the_whole_log_of_a_preemption() -> None:
         (11.0, "plan 1:1"),
         (12.0, "finished 1"),
     ]
+
+
+def test_what_arrives_at_the_same_moment_is_seen_at_the_same_moment() -> None:
+    """vLLM's engine empties its queue of arrivals before it schedules."""
+    case = tiny(asks(0, 0.0, 4, 1), asks(1, 0.0, 4, 1))
+    assert log(case, advancing=False)[:3] == [(0.0, "queued 0"), (0.0, "queued 1"), (0.0, "plan 0:4 1:4")]
 
 
 def test_overhead_delays_and_does_not_occupy_the_device() -> None:

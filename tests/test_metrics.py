@@ -156,7 +156,6 @@ def test_the_timeline_adds_up_to_what_was_recorded(advances: list[tuple]) -> Non
     assert line["busy_s"].sum() == pytest.approx(sum(elapsed))
     assert sum(metrics.busy_s) == pytest.approx(sum(elapsed))
     assert line["num_decode_tokens"].sum() == pytest.approx(sum(row[2] * row[4] for row in advances))
-    assert metrics.gaps.weight == sum(row[2] * row[4] for row in advances)
     assert line["num_prefill_tokens"].sum() == pytest.approx(sum(row[2] * 3 for row in advances))
     waited = sum(row[6] * seconds for row, seconds in zip(advances, elapsed, strict=True))
     assert (line["mean_waiting"] * line["width_s"]).sum() == pytest.approx(waited)
@@ -191,10 +190,10 @@ def test_busy_time_is_kept_by_where_the_step_time_comes_from() -> None:
     assert result(metrics).support_s() == pytest.approx({"measured": 6.0, "prior": 3.0, "outside": 1.0})
 
 
-def test_an_advance_of_j_steps_delivers_j_gaps_to_each_decoding_request() -> None:
+def test_inter_token_times_are_weighted_by_how_many_they_stand_for() -> None:
     metrics = Metrics(1)
-    metrics.advance(0, 0.0, 0.9, 30, Plan(num_decodes=4), 0, 0, 4, 9)
-    metrics.token_gap(5.0)
+    metrics.token_gaps(0.03, 120)
+    metrics.token_gaps(5.0)
     assert metrics.gaps.weight == 121
     assert metrics.gaps.quantile(0.5) == pytest.approx(0.03, rel=0.01)
     assert metrics.gaps.quantile(1.0) == pytest.approx(5.0, rel=0.01)

@@ -127,8 +127,8 @@ def _check_against(args: EngineArgs, profile: Profile) -> None:
 
     if measured.pipeline_parallel_size > 1:
         raise InputError(
-            f"pipeline_parallel_size: got {measured.pipeline_parallel_size} by profile {profile.name}, expected 1: steps "
-            "in flight on a pipeline are not modelled"
+            f"pipeline_parallel_size: got {measured.pipeline_parallel_size} by profile {profile.name}, expected 1: a "
+            "pipeline's steps in flight are not modelled"
         )
 
 

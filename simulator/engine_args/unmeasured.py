@@ -24,8 +24,8 @@ def unmeasured(config: EngineConfig, profile: Profile) -> list[str]:
         )
     if config.speculative is not None:
         found.append(
-            "Measured without speculative decoding: drafts are charged as decodes, the drafter's own time is not, so step "
-            "times rest on a prior."
+            "Measured without speculative decoding: drafts are charged as decodes, the drafter's own time is not, so "
+            "step times rest on a prior."
         )
     if config.max_loras:
         found.append("Measured without LoRA adapters: their cost is left out, so step times rest on a prior.")

@@ -73,7 +73,7 @@ def prompt(record: Record, base: int) -> Prompt:
 
 
 def second_block(record: Record, base: int) -> int:
-    """The session of a request whose conversation is told apart by its second block; where there is one only, by that."""
+    """The session of a request, told by its second block; where there is only one, by that."""
     return base + record.hash_ids[min(1, len(record.hash_ids) - 1)]
 
 

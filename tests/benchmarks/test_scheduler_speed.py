@@ -43,7 +43,8 @@ class Stepping(Replay):
         began_s = time.process_time()
         plan = self.decide()
         self.cpu_s += time.process_time() - began_s
-        self.num_request_steps += len(plan.pieces) + self.scheduler.group.count
+        decoding = sum(piece.num_tokens for piece in plan.pieces if piece.num_tokens == 1 or piece.num_drafts)
+        self.num_request_steps += len(plan.pieces) + plan.num_decodes - decoding  # the group's have no pieces
         return plan
 
     def _schedule_record(self, plan: Any) -> dict:
@@ -119,7 +120,7 @@ def vllm():
 
 def time_vllm(engine: Engine, cases: list[Case]) -> list[tuple[float, int]]:
     summaries = [answer["summary"] for answer in engine.play(cases * 2, "time-only")]
-    best = [min(pair, key=lambda one: one["seconds"]) for pair in zip(summaries, summaries[len(cases):], strict=True)]
+    best = [min(pair, key=lambda one: one["seconds"]) for pair in zip(summaries[: len(cases)], summaries[len(cases) :], strict=True)]
     return [(one["seconds"], one["num_request_steps"]) for one in best]
 
 
