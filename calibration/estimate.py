@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from calibration.observations import Array, Design, Observation
 from calibration.roofline import Prior
@@ -37,8 +37,8 @@ _LEAST_INDEPENDENCE = 0.02
 _LARGEST_RELATIVE_ERROR = 0.5
 _LEAST_LAUNCHES_FOR_BOOTSTRAP = 10
 _NUM_RESAMPLES = 1000
-# Weights come from the prediction of the pass before: after three passes they move by less than the noise to the third.
-_NUM_PASSES = 3
+# Gauss-Newton steps with weights from the prediction before: near the end each squares what is missing.
+_NUM_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -182,28 +182,42 @@ class Estimate:
             listed = ", ".join(names)
             raise InputError(f"{len(measured)} measured times cannot determine {len(names)} coefficients: {listed}")
         scale = np.array([start[name] for name in names])
-        weight, found = measured, np.ones(len(names))
+        found = self._search(names, scale)
         for _ in range(_NUM_PASSES):
-            found, jacobian = self._search(names, scale, weight, found)
             weight = self._predicted(self.values)
+            jacobian = self._jacobian(names, scale, found)
+            target = measured - weight + jacobian @ found
+            found, _ = nnls(jacobian / weight[:, None], target / weight)
+            self.values.update(zip(names, (found * scale).tolist(), strict=True))
+        weight = self._predicted(self.values)
+        jacobian = self._jacobian(names, scale, found) / weight[:, None]
         self._relative = jacobian * found
         self._set_errors(names, scale, weight, jacobian)
 
-    def _search(self, names: Sequence[str], scale: Array, weight: Array, start: Array) -> tuple[Array, Array]:
+    def _search(self, names: Sequence[str], scale: Array) -> Array:
+        """Least squares of errors relative to the measured times, within the bounds: close to the end from anywhere."""
         measured, fixed = self._design.measured_s, dict(self.values)
 
         def errors(scaled: Array) -> Array:
             predicted = self._predicted(fixed | dict(zip(names, scaled * scale, strict=True)))
-            difference: Array = (predicted - measured) / weight
+            difference: Array = predicted / measured - 1
             return difference
 
-        start = np.maximum(start, 1e-6)
-        solution = least_squares(errors, start, jac="3-point", bounds=(0, np.inf), xtol=1e-12, ftol=1e-12, gtol=1e-12)
-        found = np.where(solution.active_mask < 0, 0.0, solution.x)
-        # The search stays inside its bounds by a hair; what moves no row by a ten-thousandth is on its bound.
-        found = np.where(np.abs(solution.jac * found).max(axis=0, initial=0.0) < 1e-4, 0.0, found)
-        self.values.update(zip(names, (found * scale).tolist(), strict=True))
-        return found, solution.jac
+        solution = least_squares(errors, np.ones(len(names)), bounds=(0, np.inf), xtol=1e-6, ftol=1e-8, gtol=1e-8)
+        self.values.update(zip(names, (solution.x * scale).tolist(), strict=True))
+        found: Array = solution.x
+        return found
+
+    def _jacobian(self, names: Sequence[str], scale: Array, found: Array) -> Array:
+        """Seconds that each time grows with each scaled coefficient, by central differences (forward ones at 0)."""
+        columns = []
+        for name, size, value in zip(names, scale, found, strict=True):
+            step = 1e-5 * max(value, 1e-3)
+            low, high = max(0.0, value - step), value + step
+            above = self._predicted(self.values | {name: high * size})
+            below = self._predicted(self.values | {name: low * size})
+            columns.append((above - below) / (high - low))
+        return np.array(columns).T
 
     def _set_errors(self, names: Sequence[str], scale: Array, weight: Array, jacobian: Array) -> None:
         """``coefficients``: those inside their bound with errors from the others inside; each on its bound on top."""

@@ -77,10 +77,11 @@ def fit(
     What the rows do not determine keeps its prior; without one it raises InputError naming the missing probe.
     """
     estimate = Estimate(observations, formula, priors, graph_sizes)
-    for name in estimate.undetermined:
+    if missing := estimate.undetermined:
+        probes = "; ".join(dict.fromkeys(_PROBES[name] for name in missing))
         raise InputError(
-            f"the rows do not determine {name} of formula {formula}: probe {_PROBES[name]}; or let "
-            f"--prior roofline --device NAME stand in, where it knows one"
+            f"the rows do not determine {', '.join(missing)} of formula {formula}: measure with probe {probes} "
+            "(or let --prior roofline --device NAME stand in for device times)"
         )
     held_out, num_not_held_out = _leave_out(observations, formula, priors, graph_sizes)
     in_sample = tuple(map(_residual, observations, estimate.predict(observations)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from simulator.errors import InputError, nearest
 from simulator.profile import Strict, first_problem
 
 Size = Annotated[int, Field(ge=1)]
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Geometry(Strict):
@@ -73,10 +76,17 @@ class Geometry(Strict):
         return 4 * self.num_layers * self.num_attention_heads * self.head_size
 
 
-def load_geometry(model: str, path: Path | None = None) -> Geometry:
-    """The geometry in this file, or the shipped one of this model. Raises InputError naming file and key."""
+def load_geometry(model: str, path: Path | None = None, dtype: str = "bfloat16") -> Geometry:
+    """The geometry in this file, or the shipped one of this model. Raises InputError naming file and key.
+
+    The file is a geometry, or the model's own Hugging Face ``config.json``; its sizes then hold for ``dtype``.
+    """
     if path is not None:
-        return _parse(path.read_text(encoding="utf-8"), path.name)
+        content = path.read_text(encoding="utf-8")
+        return from_config(content, model, dtype, path.name) if '"model_type"' in content else _parse(content, path.name)
+    written = importlib.resources.files("calibration") / "models" / model / "config.json"
+    if "/" not in model and written.is_file():
+        return from_config(written.read_text(encoding="utf-8"), model, dtype, f"models/{model}/config.json")
     folder = importlib.resources.files("calibration") / "data" / "models"
     known = {}
     for entry in folder.iterdir():
@@ -85,6 +95,36 @@ def load_geometry(model: str, path: Path | None = None) -> Geometry:
     if model not in known:
         raise InputError(f"model: no shipped geometry of {model!r}{nearest(model, known)}; pass --geometry FILE")
     return known[model]
+
+
+def from_config(content: str, model: str, dtype: str, file: str) -> Geometry:
+    """The geometry that a Hugging Face ``config.json`` of a dense decoder states.
+
+    Raises InputError for a mixture of experts, whose shape is another, and where a size is missing.
+    """
+    try:
+        config = json.loads(content)
+        if any(key in config for key in ("num_experts", "n_routed_experts", "num_local_experts")):
+            raise InputError(f"{file}: a mixture of experts has another geometry: pass --geometry")
+        heads = config["num_attention_heads"]
+        return Geometry(
+            model=model,
+            source=f"{file} of the model",
+            num_layers=config["num_hidden_layers"],
+            num_attention_heads=heads,
+            num_kv_heads=config.get("num_key_value_heads", heads),
+            head_size=config.get("head_dim") or config["hidden_size"] // heads,
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            vocabulary_size=config["vocab_size"],
+            tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+            bytes_per_weight=_BYTES.get(dtype, 2),
+            bytes_per_kv_element=_BYTES.get(dtype, 2),
+        )
+    except KeyError as missing:
+        raise InputError(f"{file}: {missing.args[0]}: missing") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file}: not JSON ({error.msg})") from None
 
 
 def _parse(content: str, file: str) -> Geometry:

@@ -45,8 +45,8 @@ class Capacity(Strict):
 class Header(Strict):
     """What was measured on, when, and who says so.
 
-    ``launch`` numbers the engine's launches from 0; ``environment`` is whatever else was readable then (driver, clocks,
-    temperature, host load, every version): recorded, compared with nothing. ``settling`` says how warm-up went.
+    ``limits`` are those of ``probes.Limits``, from which the grid of cases was planned. ``launch`` numbers the engine's launches from 0; ``environment`` is whatever else was readable then (driver, clocks,
+    temperature, host load, every version): recorded, compared with nothing.
     """
 
     kind: Literal["header"]
@@ -59,9 +59,9 @@ class Header(Strict):
     engine: Literal["vllm", "openai"] | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
     capacity: Capacity | None = None
+    limits: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, Any] = Field(default_factory=dict)
     startup_s: Seconds | None = None
-    settling: str | None = None
 
 
 class _Taken(Strict):

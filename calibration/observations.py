@@ -210,6 +210,9 @@ def _chunks(prompt: int, cached: int, budget: int) -> Iterator[Stretch]:
         new = min(budget, prompt - computed)
         pairs = new * computed + new * (new + 1) // 2
         computed += new
+        if new == 1:  # counted as a decode, as the scheduler's plans do
+            yield Plan(num_decodes=1, decode_context=computed, max_context=computed), 1
+            continue
         plan = Plan(num_prefills=1, num_prefill_tokens=new, prefill_pairs=pairs, max_context=computed)
         yield plan, 1
 

@@ -15,8 +15,8 @@ class Step:
     """What was computed, and when, on one monotonic clock in seconds.
 
     ``pieces`` are (new, already computed) tokens of every request in the batch. ``scheduled_s`` is the time at which
-    ``schedule`` began, ``ended_s`` that at which ``update_from_output`` ended, ``previous_s`` when the step before ended
-    (None at first). Where batches overlap, a step is scheduled before the one before it ends.
+    ``schedule`` began, ``ended_s`` that at which ``update_from_output`` ended, ``previous_s`` the latter of the step
+    before (None at first). Where batches overlap, a step is scheduled before the one before it ends.
     """
 
     pieces: tuple[tuple[int, int], ...]

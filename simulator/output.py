@@ -112,7 +112,7 @@ class Output:
             else:
                 scheduler.group.leave(request, scheduler.next_index)
                 if request.stops_early:  # it may have been scheduled once more: that output is dropped
-                    for index in range(scheduler.completing + 1, scheduler.next_index):
+                    for index in range(max(scheduler.completing + 1, request.joined_at), scheduler.next_index):
                         scheduler.absent[index] = scheduler.absent.get(index, 0) + 1
         elif not scheduler.waiting.drop(request):
             scheduler.skipped.drop(request)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest import MonkeyPatch
+import pytest
 
 from simulator import dialect, running
 from simulator.admission import Admission
@@ -35,7 +35,7 @@ NEW = ("0.32",)
 class Rule:
     """A rule of vLLM's: how to break it, the dialects that have it, and in which engines it can matter."""
 
-    break_it: Callable[[MonkeyPatch], None]
+    break_it: Callable[[pytest.MonkeyPatch], None]
     dialects: tuple[str, ...] = BOTH
     can_matter: Callable[[Case], object] = bool
 
@@ -45,23 +45,23 @@ RULES: dict[str, Rule] = {}
 
 def rule(
     dialects: tuple[str, ...] = BOTH, can_matter: Callable[[Case], object] = bool
-) -> Callable[[Callable[[MonkeyPatch], None]], Callable[[MonkeyPatch], None]]:
+) -> Callable[[Callable[[pytest.MonkeyPatch], None]], Callable[[pytest.MonkeyPatch], None]]:
     """File the function, which breaks the rule, under its name."""
 
-    def file(break_it: Callable[[MonkeyPatch], None]) -> Callable[[MonkeyPatch], None]:
+    def file(break_it: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
         RULES[break_it.__name__] = Rule(break_it, dialects, can_matter)
         return break_it
 
     return file
 
 
-def change_engine(patch: MonkeyPatch, **values: Any) -> None:
+def change_engine(patch: pytest.MonkeyPatch, **values: Any) -> None:
     """Play every case with other settings: an option that has no effect."""
     configure = replay.engine_config
     patch.setattr(replay, "engine_config", lambda case: dataclasses.replace(configure(case), **values))
 
 
-def before(patch: MonkeyPatch, owner: type, name: str, change: Callable[..., tuple]) -> None:
+def before(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., tuple]) -> None:
     """Change the arguments of a method: ``change`` gets all of them and answers all but ``self``."""
     method = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *args: method(self, *change(self, *args)))
@@ -361,8 +361,8 @@ def rejected_drafts_keep_their_tokens(patch):
 # --- the other version's behaviour -------------------------------------------------------------------------------
 
 
-def _flipped(name: str) -> Callable[[MonkeyPatch], None]:
-    def flip(patch: MonkeyPatch) -> None:
+def _flipped(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def flip(patch: pytest.MonkeyPatch) -> None:
         for own in (VLLM_0_23, VLLM_0_32):
             other = dataclasses.replace(own, **{name: not getattr(own, name)})
             patch.setitem(dialect.DIALECTS, own.name, other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import gzip
 import json
 from collections import Counter
@@ -45,7 +45,7 @@ def test_every_record_equals_vllm(recording: tuple[dict, list[Recorded]], family
 def test_a_recording_says_where_it_comes_from(recording: tuple[dict, list[Recorded]], request) -> None:
     header, recorded = recording
     assert header["vllm"] == request.node.callspec.params["recording"]
-    assert datetime.date.fromisoformat(header["date"]) > datetime.date(2025, 1, 1)
+    assert dt.date.fromisoformat(header["date"]) > dt.date(2025, 1, 1)
     assert header["command"].startswith("python -m simulator.parity.record --engine-python PYTHON -o vllm-")
     assert {one.case["dialect"] for one in recorded} == {header["dialect"]}
     assert header["vllm"].startswith(header["dialect"])

@@ -9,9 +9,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from simulator.errors import InputError
 from simulator.plan import Plan
 from simulator.profile import MeasuredRange
-from simulator.step_time import FORMULAS, MEASURED, OUTSIDE, PRIOR, HostDevice, Linear
+from simulator.step_time import (
+    FORMULAS,
+    MEASURED,
+    OUTSIDE,
+    PRIOR,
+    Additive,
+    HostDevice,
+    Linear,
+    Padding,
+    RooflineMax,
+)
 
 HOST_DEVICE = {
     "host_prefill_s": 0.037,
@@ -21,6 +32,7 @@ HOST_DEVICE = {
     "device_step_s": 1e-3,
     "decode_token_s": 6e-6,
     "decode_context_s": 1.1e-7,
+    "host_request_s": 2e-6,
 }
 LINEAR = {
     "step_s": 0.008,
@@ -29,8 +41,27 @@ LINEAR = {
     "decode_token_s": 2e-5,
     "decode_context_s": 1e-7,
 }
-VALUES = {"host_device": HOST_DEVICE, "linear": LINEAR}
+ADDITIVE = {
+    "step_s": 0.005,
+    "token_s": 50e-6,
+    "request_s": 2e-5,
+    "prefill_pair_s": 1e-9,
+    "decode_context_s": 1e-7,
+    "prefill_step_s": 1e-3,
+}
+ROOFLINE_MAX = {
+    "host_step_s": 0.004,
+    "token_s": 50e-6,
+    "weights_s": 0.006,
+    "host_request_s": 2e-5,
+    "prefill_pair_s": 1e-9,
+    "decode_context_s": 1e-7,
+}
+VALUES = {"host_device": HOST_DEVICE, "linear": LINEAR, "additive": ADDITIVE, "roofline_max": ROOFLINE_MAX}
 RANGE = MeasuredRange(max_prefill_tokens=16398, max_context=16461, max_decodes=1, max_prefills=1, mixed_steps=False)
+
+
+MIXED = Plan(16, 16 * 4000, 1, 2000, 2_001_000, 4000)
 
 
 def decode(num_decodes: int, context: int) -> Plan:
@@ -53,8 +84,8 @@ def test_linear_is_its_sum() -> None:
 
 def test_host_and_device_overlap() -> None:
     """Closed form at equal times (2^(1/4) of either); tends to the longer one at both ends; never below it."""
-    model = HostDevice(HOST_DEVICE)
     # 1 ms of weights, 4,000 tokens at 7 us, 8 ms of pairs at 1.4 ns: 37 ms of device time beside 37 ms of host time.
+    model = HostDevice(HOST_DEVICE | {"host_request_s": 0.0})
     equal = Plan(num_prefills=1, num_prefill_tokens=4000, prefill_pairs=0.008 / 1.4e-9)
     assert model.elapsed(equal) == pytest.approx(0.037 * 2**0.25, rel=1e-12)
     assert model.elapsed(Plan(num_prefills=1, num_prefill_tokens=1)) == pytest.approx(0.037, rel=1e-6)
@@ -124,9 +155,58 @@ def test_arrays_and_floats_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_missing_coefficient_is_refused(name: str) -> None:
-    for missing in FORMULAS[name].coefficients:
-        with pytest.raises(KeyError, match=missing):
-            FORMULAS[name]({key: value for key, value in VALUES[name].items() if key != missing})
+    formula = FORMULAS[name]
+    assert set(VALUES[name]) == set(formula.coefficients)
+    for missing in formula.coefficients:
+        given = {key: value for key, value in VALUES[name].items() if key != missing}
+        if missing in formula.optional:
+            assert formula(given).elapsed(MIXED) == formula(given | {missing: 0.0}).elapsed(MIXED)
+        else:
+            with pytest.raises(KeyError, match=missing):
+                formula(given)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_every_coefficient_takes_time_and_twice_all_is_twice_the_time(name: str) -> None:
+    """Homogeneous of degree one and growing in each coefficient: where a fit starts rests on both."""
+    formula, values = FORMULAS[name], VALUES[name]
+    plans = (MIXED, decode(8, 1000))
+    for plan in plans:
+        doubled = formula({key: 2 * value for key, value in values.items()}).elapsed(plan)
+        assert doubled == pytest.approx(2 * formula(values).elapsed(plan), rel=1e-12)
+    for key in values:
+        more = formula(values | {key: 2 * values[key]})
+        assert any(more.elapsed(plan) > formula(values).elapsed(plan) for plan in plans), key
+
+
+def test_additive_is_its_sum() -> None:
+    expected = 0.005 + 1e-3 + 17 * 2e-5 + (2000 + 16) * 50e-6 + 2_001_000 * 1e-9 + 64_000 * 1e-7
+    assert Additive(ADDITIVE).elapsed(MIXED) == pytest.approx(expected, rel=1e-12)
+
+
+def test_tokens_are_free_while_the_weights_are_read() -> None:
+    """The corner lies where arithmetic takes as long as the weights, 2^(1/4) above either; far from it the longer one."""
+    bare = ROOFLINE_MAX | {"host_step_s": 0.0, "host_request_s": 0.0}
+    model = RooflineMax(bare)
+    assert model.elapsed(Plan(num_decodes=1)) == pytest.approx(0.006, rel=1e-6)
+    assert model.elapsed(Plan(num_prefills=1, num_prefill_tokens=120)) == pytest.approx(0.006 * 2**0.25, rel=1e-12)
+    assert model.elapsed(Plan(num_prefills=1, num_prefill_tokens=12_000)) == pytest.approx(0.6, rel=1e-6)
+
+
+def test_batches_are_padded_to_the_next_captured_size() -> None:
+    """Between two captured sizes a step costs what the larger one costs; beyond the last, what it is."""
+    padding = Padding((1, 2, 4, 8, 16))
+    assert [padding(number) for number in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 100)] == [0, 1, 2, 4, 4, 8, 8, 16, 16, 17, 100]
+    counts = np.arange(101.0)
+    np.testing.assert_array_equal(padding(counts), [padding(int(count)) for count in counts])
+    padded = Additive(ADDITIVE | {"request_s": 0.0, "decode_context_s": 0.0}, graph_sizes=(1, 2, 4, 8))
+    assert padded.elapsed(Plan(num_decodes=5)) == padded.elapsed(Plan(num_decodes=8)) > padded.elapsed(decode(4, 0))
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (2, 1), (1, 1)])
+def test_captured_sizes_ascend(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="ascending positive"):
+        Padding(sizes)
 
 
 def test_overhead_delays_in_proportion_to_the_whole_prompt() -> None:

@@ -158,7 +158,7 @@ def test_an_interpreter_without_vllm(complaint: Callable[..., str], python: Make
 
 
 def test_an_engine_that_breaks_off(complaint: Callable[..., str], python: MakeEngine) -> None:
-    broken = python("case \"$*\" in *--describe*) echo '{\"vllm\": \"0.32.0\"}';; *) exit 7;; esac")
+    broken = python('case "$*" in *--describe*) echo \'{"vllm": "0.32.0"}\';; *) exit 7;; esac')
     assert "the harness ended with exit code 7" in complaint("--engine-python", broken)
 
 
@@ -191,7 +191,5 @@ def test_a_case_file_that_is_not_there(complaint: Callable[..., str], engine: Ma
         ("--seed", "-1", "--seed: got '-1', expected"),
     ],
 )  # fmt: skip
-def test_bad_options(
-    option: str, value: str, expected: str, complaint: Callable[..., str], engine: MakeEngine
-) -> None:
+def test_bad_options(option: str, value: str, expected: str, complaint: Callable[..., str], engine: MakeEngine) -> None:
     assert expected in complaint(option, value, "--engine-python", engine())

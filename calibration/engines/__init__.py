@@ -7,7 +7,7 @@ here: an engine's own interpreter reads this file too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from calibration.probes import Case, Limits
 
@@ -48,10 +48,10 @@ class Launch(Protocol):
 
 
 class Engine(Protocol):
-    """Something that can be launched. ``shows_steps``: rows of single engine steps come out of it."""
+    """Something that can be launched. ``probes`` are those that it can play (``probes.Case.probe``)."""
 
-    name: str
-    shows_steps: bool
+    name: Literal["vllm", "openai"]
+    probes: frozenset[str]
 
     def launch(self) -> Launch:
         """Start afresh. Raises InputError if it does not start."""

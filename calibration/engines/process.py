@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from calibration.engines import Description, Fields
 from calibration.probes import Case, Limits
@@ -25,8 +25,8 @@ _CLOSING_S = 20.0
 class VllmEngine:
     """Launches vLLM on a model by the interpreter ``python``, which needs to have vLLM and nothing else."""
 
-    name = "vllm"
-    shows_steps = True
+    name: Literal["vllm"] = "vllm"
+    probes = frozenset(("ttft", "chunk", "decode", "mixed"))
 
     def __init__(self, python: str, model: Path, engine_args: dict[str, Any]) -> None:
         """Raises InputError if the model has no config.json."""

@@ -12,7 +12,7 @@ one is a case (see this package's ``__init__``) with ``digests``, one for each o
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import gzip
 import json
 import sys
@@ -91,7 +91,7 @@ def record(engine: Engine, names: list[str], command: str) -> Iterator[dict[str,
     version = engine.version()
     dialect, _ = dialect_of(version)
     cases = list(parse_names(names, dialect))
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    date = dt.datetime.now(tz=dt.UTC).date().isoformat()
     yield {"format": FORMAT, "vllm": version, "dialect": dialect, "date": date, "command": command}
     for answer in engine.play(cases, "digest"):
         summary = answer["summary"]
