@@ -140,17 +140,18 @@ def _memory(files: Sequence[Measurements], known: Known) -> Memory:
         if device is None:
             raise InputError("no launch recorded its KV blocks, so the memory needs a data sheet: pass --device NAME")
         total = Bytes(value=device.memory_bytes, origin="prior", source=device.memory_source)
-        return Memory(device=total, weights=weights, other=Bytes(value=_OTHER_BYTES, origin="prior", source=_OTHER_SOURCE))
+        other = Bytes(value=_OTHER_BYTES, origin="prior", source=_OTHER_SOURCE)
+        return Memory(device=total, weights=weights, other=other)
     capacity = header.capacity
     utilization = float(header.engine_args.get("gpu_memory_utilization", _DEFAULT_UTILIZATION))
     kv_bytes = capacity.num_gpu_blocks * capacity.block_size * geometry.kv_bytes_per_token
     allotted = f"the engine allotted {capacity.num_gpu_blocks} blocks at a utilization of {utilization:g}"
-    other = 0 if device is None else int(device.memory_bytes * utilization) - weights.value - kv_bytes
-    if device is not None and other >= 0:
+    rest = 0 if device is None else int(device.memory_bytes * utilization) - weights.value - kv_bytes
+    if device is not None and rest >= 0:
         return Memory(
             device=Bytes(value=device.memory_bytes, origin="prior", source=device.memory_source),
             weights=weights,
-            other=Bytes(value=other, origin="measured", source=f"what remains: {allotted}"),
+            other=Bytes(value=rest, origin="measured", source=f"what remains: {allotted}"),
         )
     # A byte more, so that rounding down cannot lose a block.
     total_bytes = int((kv_bytes + weights.value + 1) / utilization) + 1

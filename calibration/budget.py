@@ -16,12 +16,19 @@ class Costs:
 
     def __init__(self) -> None:
         self._timed: dict[Case, float] = {}
+        self._first: dict[Case, float] = {}
         self._rates: tuple[float, float, float] | None = None
         self._block_size = 1
 
     def took(self, case: Case, seconds: float) -> None:
         """A take was timed. The shortest counts: the first of a case also prepares the cache for the others."""
+        self._first.setdefault(case, seconds)
         self._timed[case] = min(seconds, self._timed.get(case, seconds))
+
+    @property
+    def setup_s(self) -> float:
+        """Seconds of a launch in which first takes prepared something."""
+        return sum(first - self._timed[case] for case, first in self._first.items())
 
     def settle(self, block_size: int) -> None:
         """Derive the rates from what was timed so far (least squares of relative errors, none negative)."""

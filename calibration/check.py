@@ -1,8 +1,8 @@
 """How far a profile is off on cases that its fit never saw, by regime, against limits.
 
-What was fitted is known by its cases (``profile.errors.in_sample``), not by its file, so that rows added to a file later
-do not turn a fitted case into a new one. A machine whose own repeats differ by more than a limit allows cannot show that
-the limit is kept: the verdict then says *noisy*, never *pass*.
+What was fitted is known by its cases (``profile.errors.in_sample``), not by its file, so that rows added to a file
+later do not turn a fitted case into a new one. A machine whose own repeats differ by more than a limit allows cannot
+show that the limit is kept: the verdict then says *noisy*, never *pass*.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from calibration.measurement import Measurements, Regime
 from calibration.observations import Design, Observation, averaged, observe
+from calibration.protocol import judge
 from simulator.errors import InputError
 from simulator.profile import Profile
 
@@ -89,13 +90,21 @@ class Check:
     num_fitted: int
     num_outliers: int
     num_unused: int
+    num_disturbed: int
+    machines: tuple[str, ...]
+    quiet: bool
+
+    @property
+    def noisy(self) -> bool:
+        """Whether repeats differ by more than lets this machine show a pass."""
+        return not self.quiet or any(one.noisy for one in self.judged)
 
     @property
     def verdict(self) -> str:
         """``pass``, ``noisy`` (kept, but only as far as this machine can tell) or ``fail``."""
         if not all(one.within for one in self.judged):
             return "fail"
-        return "noisy" if any(one.noisy for one in self.judged) else "pass"
+        return "noisy" if self.noisy else "pass"
 
     def worst(self, count: int = 5) -> tuple[Scored, ...]:
         """The cases that are furthest off."""
@@ -113,16 +122,22 @@ def check(profile: Profile, files: Sequence[Measurements], limits: Limits) -> Ch
     new = [observation for observation in observations if observation.case not in fitted]
     if not new:
         raise InputError(
-            f"every case of these rows was fitted by {profile.name}: nothing is left to check; fit with --hold-out fifth"
+            f"every case of these rows was fitted by {profile.name}: nothing is left to check; "
+            "fit with --hold-out fifth"
         )
     scored = score(profile, new)
     rows = [row for file in files for row in file.rows]
+    # Published medians hold no repeats to judge a machine by.
+    machines = [machine for file in files if (machine := judge(file)).judgements]
     return Check(
         scored=scored,
         judged=tuple(_judge(scored, limits)),
         num_fitted=len(observations) - len(new),
         num_outliers=sum(getattr(row, "outlier", False) for row in rows),
         num_unused=sum(len(file.unused) for file in files),
+        num_disturbed=sum(len(observation.disturbed) for observation in new),
+        machines=tuple(machine.machine for machine in machines),
+        quiet=all(machine.quiet for machine in machines),
     )
 
 
@@ -144,8 +159,8 @@ def score(profile: Profile, observations: Sequence[Observation]) -> tuple[Scored
 
 
 def spread(observation: Observation) -> float | None:
-    """Standard deviation of a case's launches as a share of its mean; with one launch, of its repeats."""
-    means = list(observation.launches.values())
+    """Standard deviation of a case's launches, disturbed ones too, as a share of its mean; with one, of its repeats."""
+    means = [*observation.launches.values(), *observation.disturbed.values()]
     deviation = float(np.std(means, ddof=1)) if len(means) > 1 else observation.deviation_s
     return None if deviation is None else deviation / observation.measured_s
 

@@ -11,7 +11,6 @@ import click
 
 from calibration.hold_out import FIFTH
 from calibration.measuring import measure_command
-from calibration.measuring import measure_command
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS
 
@@ -28,7 +27,7 @@ class _Share(click.ParamType):
 
     name = "share"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002
         if isinstance(value, float):
             return value
         text = str(value).strip()
@@ -48,9 +47,6 @@ _SHARE = _Share()
 @click.group()
 def calibrate() -> None:
     """Measure a device, fit a profile, check it on what was never fitted, and report."""
-
-
-calibrate.add_command(measure_command)
 
 
 calibrate.add_command(measure_command)
@@ -81,7 +77,7 @@ calibrate.add_command(measure_command)
     default=FIFTH,
     show_default=True,
     metavar="fifth|none|TEXT",
-    help="Which cases the fit never sees, for `check`: a fifth of each probe's, none, or those whose name contains TEXT.",
+    help="Which cases are kept for `check`: a fifth of each probe's, none, or those whose name contains TEXT.",
 )
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, writable=True, path_type=Path))
 def fit_command(output: Path, **options: Any) -> None:

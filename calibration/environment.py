@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -150,7 +151,7 @@ def npu_chips(text: str) -> list[Fields]:
     second = re.compile(r"\|\s*[0-9A-Fa-f]{4}:[\w:.]+\s*\|\s*(\d+)\s+.*?(\d+)\s*/\s*(\d+)\s*\|\s*$")
     chips: list[Fields] = []
     lines = text.splitlines()
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in itertools.pairwise(lines):
         head, tail = first.search(line), second.search(following)
         if head and tail:
             npu, name, health, power, temperature = head.groups()
@@ -181,13 +182,15 @@ def _cuda(host: Host) -> tuple[Fields, Fields]:
 
 
 def _cpu(host: Host) -> tuple[Fields, Fields]:
-    table = _table(host.run("lscpu"), "Model name", "CPU(s)", "Socket", "Thread", "MHz", "L3 cache", "Hypervisor", "NUMA")
-    flags = set(((_table(host.run("lscpu"), "Flags")).get("Flags") or "").split())
+    text = host.run("lscpu")
+    table = _table(text, "Model name", "CPU(s)", "Socket", "Thread", "MHz", "L3 cache", "Hypervisor", "NUMA")
+    flags = set(_table(text, "Flags").get("Flags", "").split())
     kinds = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "sve", "bf16") if flag in flags]
     name = table.get("Model name") or platform.processor() or platform.machine()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch = host.module("torch")
+    threads = torch.get_num_threads() if torch else os.cpu_count() or 1
     widest = f", {kinds[-1]}" if kinds else ""
-    return {"device": f"{name}, {usable} CPUs{widest}"}, {"num_devices": usable, "lscpu": table}
+    return {"device": f"{name}, {threads} threads{widest}"}, {"num_devices": 1, "lscpu": table}
 
 
 # The host, and the model --------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Estimate:
         return Design(observations).predict(self.step_time())
 
     def sensitivity(self, observations: Sequence[Observation], name: str) -> Array:
-        """Relative change of each predicted time a relative change of one coefficient, d ln(time) / d ln(coefficient)."""
+        """d ln(time) / d ln(coefficient) of each predicted time."""
         return _sensitivity(Design(observations), self.formula, self.values, name, self._graph_sizes)
 
     @property
@@ -123,8 +123,8 @@ class Estimate:
     def _start(self) -> dict[str, float]:
         """Where the search starts: the priors; else half of the most that a coefficient can be.
 
-        Formulas are homogeneous of degree one and grow in every coefficient: with one coefficient at 1 and the others at
-        0 a formula gives that coefficient's column, and no time is below the coefficient times its column.
+        Formulas are homogeneous of degree one and grow in every coefficient: with one coefficient at 1 and the others
+        at 0 a formula gives that coefficient's column, and no time is below the coefficient times its column.
         """
         names = (*FORMULAS[self.formula].coefficients, OVERHEAD, OVERHEAD_SLOPE)
         start = {}
@@ -244,7 +244,7 @@ class Estimate:
         """Standard errors, degrees of freedom, and the free step from the solution, in scaled coefficients."""
         measured = self._design.measured_s
         misfit = (measured - self._predicted(self.values)) / weight
-        inverse = np.linalg.pinv(jacobian.T @ jacobian)
+        inverse = np.asarray(np.linalg.pinv(jacobian.T @ jacobian), dtype=np.float64)
         step = inverse @ (jacobian.T @ misfit)
         moves = self._moves(jacobian, weight, inverse)
         if moves is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from calibration.check import REGIMES, Scored
@@ -100,8 +101,8 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
 
 
-def _plain(axis: ticker.TickHelper) -> None:
+def _plain(axis: Axis) -> None:
     """Plain numbers on a logarithmic axis, at 1, 2 and 5."""
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))  # type: ignore[attr-defined]
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))  # type: ignore[attr-defined]
-    axis.set_minor_formatter(ticker.NullFormatter())  # type: ignore[attr-defined]
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.estimate import LEAST_SENSITIVITY, Estimate, Fitted, bind
+from calibration.hold_out import digest
 from calibration.observations import Observation
 from calibration.roofline import Prior
 from simulator.errors import InputError
@@ -33,7 +34,12 @@ _PROBES = {
     "request_s": "decode: at least two batch sizes",
     "host_request_s": "decode: at least two batch sizes",
     "decode_context_s": "decode: at least two contexts",
+    "context_s": "decode: at least two contexts",
 }
+
+_ALIKE = 4  # decimals of an error
+_LEAST_PREDICTED = 0.5
+_MOST_FOLDS = 10
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,11 @@ def fit_best(
     priors: Mapping[str, Prior] | None = None,
     graph_sizes: Sequence[int] = (),
 ) -> Fit:
-    """The formula with the least mean absolute held-out error, over the cases that all fitted formulas predicted.
+    """The formula with the least mean absolute held-out error, over the cases that all candidates predicted; of those
+    alike to 0.01 % the one with the fewest parameters.
+
+    A formula is no candidate if it predicted less than half of what another did: rows that barely determine it
+    would let it choose the cases that it is judged by.
 
     Raises InputError where none can be fitted.
     """
@@ -116,9 +126,16 @@ def fit_best(
             refusals[formula] = str(refusal)
     if not fits:
         raise InputError(next(iter(refusals.values())))
-    shared = set.intersection(*({residual.case for residual in one.errors.held_out} for one in fits.values()))
-    errors = {formula: _mean_error(one.errors.held_out, shared) for formula, one in fits.items()}
-    best = min(fits, key=lambda formula: np.inf if errors[formula] is None else errors[formula])
+    most = max(len(one.errors.held_out) for one in fits.values())
+    candidates = {
+        formula: one for formula, one in fits.items() if len(one.errors.held_out) >= _LEAST_PREDICTED * most
+    }
+    refusals |= {
+        formula: "its coefficients are known from too few cases" for formula in fits if formula not in candidates
+    }
+    shared = set.intersection(*({residual.case for residual in one.errors.held_out} for one in candidates.values()))
+    errors = {formula: _mean_error(one.errors.held_out, shared) for formula, one in candidates.items()}
+    best = min(candidates, key=lambda formula: (round(errors[formula] or 0.0, _ALIKE), fits[formula].num_fitted))
     scores = tuple(Score(formula, errors.get(formula), refusals.get(formula)) for formula in FORMULAS)
     return replace(fits[best], scores=scores)
 
@@ -134,12 +151,17 @@ def _leave_out(
     priors: Mapping[str, Prior] | None,
     graph_sizes: Sequence[int],
 ) -> tuple[tuple[Residual, ...], int]:
-    """Predict each length class (power of two) from the others; and how many times could not be predicted so."""
+    """Predict each unit (see ``hold_out``) from the others; and how many times could not be predicted so.
+
+    Up to ten units are left out one by one; more are dealt to ten folds in the order of their digests.
+    """
+    units = sorted({_unit(observation) for observation in observations}, key=digest)
+    folds = [set(units[first::_MOST_FOLDS]) for first in range(min(len(units), _MOST_FOLDS))]
     residuals: list[Residual] = []
     num_not_held_out = 0
-    for length_class in sorted({_length_class(observation) for observation in observations}):
-        left_out = [observation for observation in observations if _length_class(observation) == length_class]
-        kept = [observation for observation in observations if _length_class(observation) != length_class]
+    for fold in sorted(folds, key=lambda fold: min(_first(observations, unit) for unit in fold)):
+        left_out = [observation for observation in observations if _unit(observation) in fold]
+        kept = [observation for observation in observations if _unit(observation) not in fold]
         scored = _predictable(left_out, kept, formula, priors, graph_sizes)
         num_not_held_out += len(left_out) - len(scored)
         residuals += scored
@@ -170,8 +192,13 @@ def _predictable(
     ]
 
 
-def _length_class(observation: Observation) -> int:
-    return observation.length.bit_length()
+def _unit(observation: Observation) -> str:
+    return observation.unit or observation.case
+
+
+def _first(observations: Sequence[Observation], unit: str) -> int:
+    """Where a unit comes first in the rows: residuals keep that order."""
+    return next(number for number, observation in enumerate(observations) if _unit(observation) == unit)
 
 
 def _residual(observation: Observation, predicted_s: float) -> Residual:

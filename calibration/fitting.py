@@ -30,7 +30,10 @@ class Options:
 
 
 def fit_profile(name: str, options: Options) -> tuple[Profile, str]:
-    """The profile of these rows and what to print of it. Raises InputError where the rows do not determine every coefficient."""
+    """The profile of these rows and what to print of it.
+
+    Raises InputError where the rows do not determine every coefficient.
+    """
     files = read_together(options.rows)
     if options.prior == "roofline" and options.device is None:
         raise InputError("--prior roofline: needs --device NAME, whose data sheet it reads")
@@ -55,7 +58,7 @@ def graph_sizes(files: Sequence[Measurements]) -> tuple[int, ...]:
         int(size)
         for file in files
         for header in file.headers
-        for size in header.environment.get("graph_sizes") or ()
+        for size in header.limits.get("graph_sizes") or ()
     }
     seen = {
         row.num_padded_tokens
@@ -95,8 +98,12 @@ def _basis(fitted: Fit, profile: Profile, files: Sequence[Measurements]) -> Iter
         yield f"  kept for check: {len(held.cases)} times ({held.rule})"
     outliers = sum(not isinstance(row, SummaryRow) and row.outlier for file in files for row in file.rows)
     unused = sum(len(file.unused) for file in files)
-    if outliers or unused:
-        yield f"  left out: {outliers} outlying rows, {unused} warm-up or failed rows"
+    disturbed = sum(len(observation.disturbed) for observation in averaged(observe(files)))
+    if outliers or unused or disturbed:
+        yield (
+            f"  left out: {outliers} outlying rows, {unused} warm-up or failed rows, {disturbed} launches of a case "
+            "that stood out from the others"
+        )
 
 
 def _formulas(fitted: Fit) -> Iterator[str]:

@@ -83,7 +83,8 @@ def load_geometry(model: str, path: Path | None = None, dtype: str = "bfloat16")
     """
     if path is not None:
         content = path.read_text(encoding="utf-8")
-        return from_config(content, model, dtype, path.name) if '"model_type"' in content else _parse(content, path.name)
+        of_model = '"model_type"' in content
+        return from_config(content, model, dtype, path.name) if of_model else _parse(content, path.name)
     written = importlib.resources.files("calibration") / "models" / model / "config.json"
     if "/" not in model and written.is_file():
         return from_config(written.read_text(encoding="utf-8"), model, dtype, f"models/{model}/config.json")

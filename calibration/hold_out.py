@@ -1,9 +1,9 @@
 """Which measured times are kept from the fit, so that ``check`` has something that was never fitted.
 
-What is held out together is a *unit* (``observations.unit_of``): everything about one prompt alone, or one batch. Of each
-probe's units the fifth with the lowest digests of their names is held out: the same units on every machine, chosen by
-nobody. A unit at the edge of the measured range stays in the fit, because a profile promises nothing beyond that range.
-Published tables are too small to spare a row and are held out only by name.
+What is held out together is a *unit* (``observations.unit_of``): everything about one prompt alone, or one batch. Of
+each probe's units the fifth with the lowest digests of their names is held out: the same units on every machine, chosen
+by nobody. A unit at the edge of the measured range stays in the fit, because a profile promises nothing beyond that
+range. Published tables are too small to spare a row and are held out only by name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _fifth(observations: Sequence[Observation]) -> set[str]:
             by_unit.setdefault(observation.unit, []).append(observation)
     chosen: set[str] = set()
     for probe in sorted({unit.split()[0] for unit in by_unit}):
-        units = sorted((unit for unit in by_unit if unit.split()[0] == probe), key=_digest)
+        units = sorted((unit for unit in by_unit if unit.split()[0] == probe), key=digest)
         wanted = ceil(len(units) / _SHARE) if len(units) > 2 else 0
         taken = 0
         for unit in units:
@@ -76,5 +76,6 @@ def _covered(observations: Sequence[Observation], left_out: set[str]) -> bool:
     return bool(kept) and measured_range(kept) == measured_range(observations)
 
 
-def _digest(unit: str) -> str:
+def digest(unit: str) -> str:
+    """What puts units in an order that nobody chose."""
     return hashlib.sha256(unit.encode()).hexdigest()

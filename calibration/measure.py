@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from calibration.budget import Costs, within
 from calibration.engines import Engine, Fields, Launch
@@ -33,7 +33,7 @@ from calibration.protocol import Rules, known_well, order, settling, take_means
 from simulator.errors import InputError
 from simulator.profile import Identity, first_problem
 
-_ROW: TypeAdapter[StepRow | RequestRow] = TypeAdapter(StepRow | RequestRow)
+_PLANNED_SHARE = 0.95  # of the time left: estimates are off
 
 
 class Watcher(Protocol):
@@ -91,6 +91,7 @@ class _Session:
             if row.case is not None and row.launch is not None:
                 self.launches.setdefault(row.case, set()).add(row.launch)
         self.next_launch = _next_launch(self.on_file)
+        self.resumed = False
         self.cases: list[Case] | None = None
         self.costs = Costs()
         self.begun_s = settings.now()
@@ -105,12 +106,19 @@ class _Session:
         while self.cases is None or self._num_launches_left():
             self._launch()
             self.outcome.num_launches += 1
+            if not self.engine.relaunches:
+                break
+        if self._num_launches_left():
+            self.watcher.say(
+                f"{self._num_launches_left()} launches are missing: restart the server, then run the same command again"
+            )
         return self.outcome
 
     def _launch(self) -> None:
         begun_s = self.settings.now()
         launch = self.engine.launch()
         try:
+            self._resume(launch.describe().launch_id)
             playing = _Launched(self, launch, self.settings.now() - begun_s)
             playing.warm_up()
             if self.cases is None:
@@ -122,12 +130,20 @@ class _Session:
             launch.close()
         self.next_launch += 1
 
+    def _resume(self, launch_id: str | None) -> None:
+        """Go on with the launch on file if the engine is still living the same life."""
+        for header in self.on_file.headers if self.on_file and launch_id is not None else ():
+            if header.launch_id == launch_id and header.launch is not None:
+                self.next_launch, self.resumed = header.launch, True
+
     def _askable(self, limits: Limits) -> list[Case]:
         return [case for case in plan(limits) if case.probe in self.engine.probes]
 
     def _wanting(self, cases: Sequence[Case]) -> list[Case]:
         """Those with too few launches, not counting the one under way."""
         wanted = self.rules.num_launches
+        if self.resumed:
+            cases = [case for case in cases if self.next_launch not in self.launches.get(case.key, ())]
         return [case for case in cases if len(self.launches.get(case.key, set()) - {self.next_launch}) < wanted]
 
     def _num_launches_left(self) -> int:
@@ -148,10 +164,9 @@ class _Session:
         missing = {case.key: self.rules.num_launches - len(self.launches.get(case.key, set()) - {playing.number})
                    for case in wanting}  # fmt: skip
         launches = max(missing.values(), default=0)
-        fixed_s = (launches - 1) * playing.ready_s
-        kept, needed_s = within(
-            wanting, missing, self.rules.min_repeats, self.costs, self.seconds_left() - fixed_s
-        )
+        fixed_s = (launches - 1) * playing.ready_s + launches * self.costs.setup_s
+        room_s = _PLANNED_SHARE * self.seconds_left() - fixed_s
+        kept, needed_s = within(wanting, missing, self.rules.min_repeats, self.costs, room_s)
         dropped = [case for case in wanting if case not in kept]
         self.outcome.dropped = dropped
         self.cases = [case for case in self.cases if case not in dropped]
@@ -194,6 +209,7 @@ class _Launched:
             source="kvcast calibrate measure",
             license="not stated",
             launch=self.number,
+            launch_id=said.launch_id,
             engine=self.session.engine.name,
             engine_args=said.engine_args,
             capacity=Capacity(**said.capacity) if said.capacity else None,
@@ -203,10 +219,10 @@ class _Launched:
         )
 
     def warm_up(self) -> None:
-        """Repeat the heaviest step and a small one until they settle. The header is written before their rows."""
+        """Repeat the largest chunk and a small decode until they settle. The header is written before their rows."""
         self.session.file.append([self.header])
         cases = self.session._askable(self.description.limits)
-        heavy = max(cases, key=lambda case: (case.probe in ("chunk", "ttft"), case.num_prompt_tokens, -case.rank))
+        heavy = max(cases, key=lambda case: (case.probe == "chunk", -case.num_requests, case.num_prompt_tokens))
         light = min(cases, key=lambda case: (case.probe != "decode", case.num_prompt_tokens, -case.num_requests))
         for case in dict.fromkeys((heavy, light)):
             times: list[float] = []

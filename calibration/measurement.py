@@ -45,8 +45,9 @@ class Capacity(Strict):
 class Header(Strict):
     """What was measured on, when, and who says so.
 
-    ``limits`` are those of ``probes.Limits``, from which the grid of cases was planned. ``launch`` numbers the engine's launches from 0; ``environment`` is whatever else was readable then (driver, clocks,
-    temperature, host load, every version): recorded, compared with nothing.
+    ``limits`` are those of ``probes.Limits``, from which the grid of cases was planned. ``launch`` numbers the engine's
+    launches from 0 (``launch_id``: told by the engine, where it outlives a session); ``environment`` is whatever else
+    was readable then (driver, clocks, temperature, host load, every version): recorded, compared with nothing.
     """
 
     kind: Literal["header"]
@@ -58,6 +59,7 @@ class Header(Strict):
     launch: Count | None = None
     engine: Literal["vllm", "openai"] | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
+    launch_id: str | None = None
     capacity: Capacity | None = None
     limits: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, Any] = Field(default_factory=dict)
@@ -68,8 +70,9 @@ class _Taken(Strict):
     """Where a row comes from.
 
     ``case`` names the probe and its sizes, ``regime`` the kind of work, ``launch`` and ``repeat`` count from 0 (repeats
-    within a launch). ``failed`` is the check that the take failed: such a row is never used. ``warmup`` rows came before
-    the engine had settled. ``outlier`` is set when a file is read, not by whoever writes it.
+    within a launch). ``failed`` is the check that the take failed: such a row is never used. ``warmup`` rows were taken
+    before the engine had settled. ``outlier`` is set when a file is read, not by whoever writes it. ``interface`` tells
+    the in-process engine from a client's view over HTTP, in which a step is the time between two tokens.
     """
 
     case: Text | None = None
@@ -79,6 +82,7 @@ class _Taken(Strict):
     warmup: bool = False
     failed: Text | None = None
     outlier: bool = False
+    interface: Literal["in_process", "http"] | None = None
 
     @property
     def usable(self) -> bool:
@@ -89,8 +93,8 @@ class _Taken(Strict):
 class StepRow(_Taken):
     """One engine step, in the words of ``simulator.plan.Plan``.
 
-    ``duration_s`` runs from the start of ``schedule`` (where batches overlap, from the end of the step before, if that is
-    later) to the end of ``update_from_output``. ``gap_s`` is the host's time between the end of the step before and
+    ``duration_s`` runs from the start of ``schedule`` (where batches overlap, from the end of the step before, if that
+    is later) to the end of ``update_from_output``. ``gap_s`` is the host's time between the end of the step before and
     that start; None for the first step after idleness. What a client sees between two tokens is their sum.
     ``num_padded_tokens`` is the size that a captured graph pads the step's tokens to, None where none does.
     ``prefill_pieces`` are (new, computed) tokens of every chunk. ``index`` counts the steps of a take.
@@ -142,20 +146,22 @@ class _Request(_Taken):
 class RequestRow(_Request):
     """One request served alone. ``tpot_s`` is (last - first token) / (output tokens - 1).
 
-    ``regime`` tells cold from warm. ``expected_cached_tokens`` is what the prompts imply; another report fails the take.
+    ``regime`` tells cold from warm. ``expected_cached_tokens`` is what the prompts imply; any other fails the take.
     ``num_steps`` is the number of engine steps up to the first token and ``steps_s`` their durations with the gaps
     between them; ``overhead_s`` is the rest of the time to first token, ``submit_s`` (a part of it) the call that hands
-    the request over. ``token_s`` are the times of all tokens since that call began. All None where not seen (a server
-    shows no steps). ``interface`` tells the in-process engine from a client's view over HTTP.
+    the request over. ``token_s`` are the times of all tokens since that call began. ``http_s`` is what a client waited
+    for the first token beyond what the server says of itself, ``frontend_s`` what the server waited beyond its engine.
+    All None where not seen: a server shows no steps, an engine in process has no client.
     """
 
     kind: Literal["request"]
-    interface: Literal["in_process", "http"] | None = None
     expected_cached_tokens: Count | None = None
     num_steps: Positive | None = None
     steps_s: Seconds | None = None
     submit_s: Annotated[float, Field(ge=0)] | None = None
     overhead_s: float | None = None
+    http_s: float | None = None
+    frontend_s: float | None = None
     token_s: tuple[Seconds, ...] | None = None
     output_token_ids: tuple[int, ...] | None = None
     finish_reason: str | None = None
@@ -257,9 +263,9 @@ def time_of(row: Row) -> float:
     return next(time for time in (row.ttft_s, row.tpot_s, row.total_s) if time is not None)
 
 
-def _size(row: Row) -> tuple[int, ...]:
-    """What makes two rows of one case alike: a prompt's chunks are different work, neighbouring decode steps are not."""
-    return (row.num_decodes, row.num_prefill_tokens) if isinstance(row, StepRow) else ()
+def _size(row: Row) -> tuple[float, ...]:
+    """What makes two rows of a case alike: a prompt's chunks are different work, neighbouring decode steps are not."""
+    return (row.num_decodes, row.num_prefill_tokens, row.prefill_pairs) if isinstance(row, StepRow) else ()
 
 
 class RowFile:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from simulator.errors import InputError, nearest
+from simulator.errors import InputError
 from simulator.units import positive_duration_s
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _MOST_LISTED = 20
               "weights in it they are random. With --engine openai: the served model's name.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["vllm", "openai"]), default="vllm", show_default=True)
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="NAME=VALUE",
-              help="An engine argument as vLLM names it, for example max_num_batched_tokens=2048. Repeatable.")  # fmt: skip
+              help="An engine argument in vLLM's words, such as max_num_batched_tokens=2048. Repeatable.")  # fmt: skip
 @click.option("--engine-python", default=sys.executable, show_default="this one", metavar="PYTHON",
               help="The interpreter that has vLLM.")  # fmt: skip
 @click.option("--url", help="With --engine openai: the server, for example http://host:8000.")
@@ -57,7 +57,8 @@ def measure_command(
     settings = Settings(rules, _seconds(budget), seed)
     variants = [(arguments, output)]
     if scheduling == "both":
-        variants.append((arguments | {"async_scheduling": False}, output.with_name(f"{output.stem}-sync{output.suffix}")))
+        beside = output.with_name(f"{output.stem}-sync{output.suffix}")
+        variants.append((arguments | {"async_scheduling": False}, beside))
     failed = False
     for chosen, file in variants:
         measured = _engine(engine, engine_python, model, chosen, url)
@@ -132,9 +133,9 @@ def _summary(path: Path, outcome: Outcome, rules: Rules) -> str:
 
     measurements = read_measurements(path)
     verdict = judge(measurements, rules)
+    rows = f"{len(measurements.rows)} rows ({len(measurements.unused)} more of warm-up or failed)"
     lines = [
-        f"{path}: {len(measurements.rows)} rows ({len(measurements.unused)} more of warm-up or failed), "
-        f"{outcome.num_takes} takes in {outcome.num_launches} launches now",
+        f"{path}: {rows}, {outcome.num_takes} takes in {outcome.num_launches} launches now",
         *_judgements(verdict),
         *(f"  left out for want of time: {case.key}" for case in outcome.dropped[:_MOST_LISTED]),
     ]

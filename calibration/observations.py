@@ -20,14 +20,16 @@ from simulator.step_time import StepTime
 Array = npt.NDArray[np.float64]
 Stretch = tuple[Plan, int]
 
+
 @dataclass(frozen=True)
 class Observation:
     """A measured time and the work behind it: (overhead of ``overhead_tokens`` + stretches) / ``divisor``.
 
     ``overhead_tokens`` is None where the time holds no overhead. ``length`` is the context that the held-out error
     groups by. ``case`` names the time and ``unit`` what is held out together (see ``hold_out``). ``launches`` are the
-    mean seconds of each launch of the engine, none where launches are not known; ``deviation_s`` is the standard
-    deviation of the ``num_repeats`` single times within their launches.
+    mean seconds of each launch of the engine, none where launches are not known, and ``disturbed`` those of launches
+    that stood out and are in no mean (see ``averaged``); ``deviation_s`` is the standard deviation of the
+    ``num_repeats`` single times within their launches.
     """
 
     case: str
@@ -39,6 +41,7 @@ class Observation:
     regime: Regime = "decode"
     unit: str = ""
     launches: Mapping[int, float] = field(default_factory=dict)
+    disturbed: Mapping[int, float] = field(default_factory=dict)
     num_repeats: int = 1
     deviation_s: float | None = None
     published: bool = False
@@ -68,8 +71,8 @@ def observe(files: Iterable[Measurements]) -> tuple[Observation, ...]:
 def unit_of(case: str) -> str:
     """What a probe's case is held out with: everything about one prompt alone, of whatever probe.
 
-    A cold prompt is measured beside every hit length, its chunk by the chunk probe too, and its decode step by the decode
-    probe: all of them are the same work and stay on the same side.
+    A cold prompt is measured beside every hit length, its chunk by the chunk probe too, and its decode step by the
+    decode probe: all of them are the same work and stay on the same side.
     """
     probe, *sizes = case.split()
     length = next((size[1:] for size in sizes if size[:1] in ("p", "c") and size[1:].isdigit()), None)
@@ -164,7 +167,11 @@ def _launch(row: Row, measured_s: float) -> Mapping[int, float]:
 
 
 def averaged(observations: Sequence[Observation]) -> tuple[Observation, ...]:
-    """One observation a case: the mean of its launches' means, at the mean context of its decodes."""
+    """One observation a case: the mean of its launches' means, at the mean context of its decodes.
+
+    Where all launches but one agree to 5 % and that one is off by more than 15 %, something else ran on the machine: it
+    is left out of the mean, and stays in the spread by which a machine is judged.
+    """
     groups: dict[tuple[str, str], list[Observation]] = {}
     for observation in observations:
         groups.setdefault((observation.unit, observation.case), []).append(observation)
@@ -175,7 +182,9 @@ def _mean(group: Sequence[Observation]) -> Observation:
     by_launch: dict[int, list[float]] = {}
     for observation in group:
         by_launch.setdefault(next(iter(observation.launches), -1), []).append(observation.measured_s)
-    means = {launch: float(np.mean(times)) for launch, times in sorted(by_launch.items())}
+    all_means = {launch: float(np.mean(times)) for launch, times in sorted(by_launch.items())}
+    odd = _odd_one_out(all_means)
+    means = {launch: mean_s for launch, mean_s in all_means.items() if launch != odd}
     squares = sum(float(np.var(times)) * len(times) for times in by_launch.values())
     freedom = len(group) - len(by_launch)
     return replace(
@@ -184,9 +193,24 @@ def _mean(group: Sequence[Observation]) -> Observation:
         measured_s=float(np.mean(list(means.values()))),
         stretches=group[0].stretches if len(group[0].stretches) > 1 else (_mean_stretch(group),),
         launches=means if -1 not in means else {},
+        disturbed={} if odd is None else {odd: all_means[odd]},
         num_repeats=len(group),
         deviation_s=(squares / freedom) ** 0.5 if freedom else None,
     )
+
+
+_AGREEING, _STANDING_OUT, _LEAST_LAUNCHES = 0.05, 0.15, 3
+
+
+def _odd_one_out(means: Mapping[int, float]) -> int | None:
+    """The launch that stands out from others which agree; None where there is none, or fewer than three launches."""
+    if len(means) < _LEAST_LAUNCHES:
+        return None
+    median = float(np.median(list(means.values())))
+    launch = max(means, key=lambda launch: abs(means[launch] - median))
+    others = [mean_s for other, mean_s in means.items() if other != launch]
+    agree = max(others) - min(others) <= _AGREEING * median
+    return launch if agree and abs(means[launch] - median) > _STANDING_OUT * median else None
 
 
 def _mean_stretch(group: Sequence[Observation]) -> Stretch:

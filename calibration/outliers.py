@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 # A time counts as outlying beyond five robust standard deviations (median absolute deviations x 1.4826, which is one
-# standard deviation of a normal distribution) and a tenth of the median: where repeats agree to the microsecond, noise of
-# two microseconds is no outlier. The bounds are conventions.
+# standard deviation of a normal distribution) and a tenth of the median: where repeats agree to the microsecond, two of
+# them more are no outlier. The bounds are conventions.
 _DEVIATIONS = 5 * 1.4826
 _LEAST_SHARE = 0.10
 _LEAST_NUMBER = 4

@@ -122,6 +122,7 @@ class Player:
         rows, problems = play(case, repeat)
         for row in rows:
             row["case"] = case.key
+            row["interface"] = "in_process"
             if problems:
                 row["failed"] = "; ".join(problems)
         return rows
@@ -148,7 +149,7 @@ class Player:
             rows += self._step_rows(steps, regime)
         return rows, problems
 
-    def _chunk(self, case: Case, repeat: int) -> tuple[list[Fields], list[str]]:
+    def _chunk(self, case: Case, _repeat: int) -> tuple[list[Fields], list[str]]:
         """Fresh prompts at once: steps of nothing but prefill."""
         self.engine.recorded()
         names = [self._add(self._fresh(case.num_prompt_tokens), 1) for _ in range(case.num_requests)]
@@ -157,7 +158,7 @@ class Player:
         problems = [problem for request in served for problem in self._problems(None, request, 0)]
         return self._step_rows(steps, "cold_prefill"), problems
 
-    def _decode(self, case: Case, repeat: int) -> tuple[list[Fields], list[str]]:
+    def _decode(self, case: Case, _repeat: int) -> tuple[list[Fields], list[str]]:
         """Known texts, found in the cache, decode together; their prefill is not looked at."""
         served, steps = self._beside(case, NUM_DECODE_STEPS + 2, [])
         rows = [
@@ -168,7 +169,7 @@ class Player:
         # What comes right after the prefill still holds its clean-up: the first step is left out.
         return rows[1 : NUM_DECODE_STEPS + 1], self._beside_problems(served, rows[1:], "decoded all requests together")
 
-    def _mixed(self, case: Case, repeat: int) -> tuple[list[Fields], list[str]]:
+    def _mixed(self, case: Case, _repeat: int) -> tuple[list[Fields], list[str]]:
         """Fresh prompts, one after the other, while known texts decode."""
         fresh = [self._fresh(case.num_new_tokens) for _ in range(NUM_MIXED)]
         served, steps = self._beside(case, 3 * NUM_MIXED + 3, fresh)
@@ -177,6 +178,8 @@ class Player:
             for fields in self._step_rows(steps, "mixed")
             if fields["num_decodes"] >= case.num_requests and fields["num_prefills"] == 1
         ]
+        for fields in rows:
+            fields["gap_s"] = None  # handing over the prompt fell into it
         return rows, self._beside_problems(served, rows, "computed a chunk beside all decodes")
 
     def _beside_problems(self, served: Sequence[Served], rows: Sequence[Fields], what: str) -> list[str]:
@@ -276,7 +279,6 @@ def request_fields(served: Served, steps: Sequence[Step], expected_hit: int, reg
     fields: Fields = {
         "kind": "request",
         "regime": regime,
-        "interface": "in_process",
         "num_prompt_tokens": served.num_prompt_tokens,
         "num_cached_tokens": served.num_cached_tokens or 0,
         "expected_cached_tokens": expected_hit,

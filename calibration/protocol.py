@@ -1,8 +1,8 @@
 """How often to ask, when to stop, and what the answers are worth.
 
-A case is measured in several launches of the engine, since two launches differ by more than two repeats do; its interval
-is that of the mean over launch means (Student t). Within a launch it is repeated until the mean of its takes is known
-well enough, or often enough. Every number here is a convention, and said so in the words that come out.
+A case is measured in several launches of the engine, since two launches differ by more than two repeats do; its
+interval is that of the mean over launch means (Student t). Within a launch it is repeated until the mean of its takes is
+known well enough, or often enough. Every number here is a convention.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST_FOR_TREND = 6
 
 @dataclass(frozen=True)
 class Rules:
-    """``interval`` is the relative half-width at which a mean counts as known, ``usable`` that beyond which it is noise.
+    """``interval`` is the relative half-width at which a mean counts as known, ``usable`` that beyond which it is lost.
 
     ``settled`` is the relative spread of three takes in a row below which warm-up is over.
     """

@@ -81,5 +81,6 @@ def roofline(geometry: Geometry, device: Device) -> dict[str, Prior]:
         "token_s": computes(geometry.prefill_token_flops, "a token (layers)"),
         "prefill_pair_s": computes(geometry.pair_flops, "a query-key pair"),
         "decode_token_s": computes(geometry.decode_token_flops, "a decode (layers and output head)"),
+        "context_s": reads(geometry.kv_bytes_per_token, "keys and values a token of context"),
         "decode_context_s": reads(geometry.kv_bytes_per_token, "keys and values a token of context"),
     }

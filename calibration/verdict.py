@@ -21,15 +21,16 @@ _SENTENCES = {
 def lines(profile: Profile, checked: Check) -> Iterator[str]:
     """The verdict first, then every quantity with its limit, then the cases that are furthest off."""
     sentence = _SENTENCES[checked.verdict]
-    if checked.verdict == "fail" and any(one.noisy for one in checked.judged):
-        sentence += " This machine is noisy too: see the spreads."
+    if checked.verdict == "fail" and checked.noisy:
+        sentence += " This machine is noisy too: repeats differ by more than lets it show a pass."
     yield sentence
+    yield from checked.machines
     held = profile.provenance.hold_out
     chosen = f" (held out: {held.rule})" if held is not None and held.cases else ""
     yield (
         f"{profile.name}, {profile.formula}: {len(checked.scored)} cases that were never fitted{chosen}; "
-        f"{checked.num_fitted} fitted cases not scored, {checked.num_outliers} outlying rows and {checked.num_unused} "
-        "warm-up or failed rows left out"
+        f"{checked.num_fitted} fitted cases not scored, {checked.num_outliers} outlying rows, {checked.num_unused} "
+        f"warm-up or failed rows and {checked.num_disturbed} disturbed launches of a case left out"
     )
     yield f"  {'':34} {'cases':>5} {'error':>8} {'worst':>8} {'spread':>8} {'limit':>8}"
     for one in checked.judged:
@@ -51,10 +52,13 @@ def numbers(checked: Check) -> dict[str, Any]:
     """The same for machines; shares, and seconds."""
     return {
         "verdict": checked.verdict,
+        "machines": list(checked.machines),
+        "quiet": checked.quiet,
         "num_cases": len(checked.scored),
         "num_fitted_cases_not_scored": checked.num_fitted,
         "num_outlying_rows": checked.num_outliers,
         "num_unused_rows": checked.num_unused,
+        "num_disturbed_launches": checked.num_disturbed,
         "judged": [_judged(one) for one in checked.judged],
         "cases": [
             {

@@ -36,7 +36,7 @@ class Stretch:
         scheduler = self._scheduler
         index, end = scheduler.next_index, scheduler.next_index + num_steps
         lead, lag = self._publication_lead(), 1 if self._asynchronous else 0
-        scheduler.collect_events(scheduler.completing)  # those of the last real schedule leave with the first of the steps
+        scheduler.collect_events(scheduler.completing)  # those of the last real schedule leave with the first step
         admission = scheduler.admission
         counts_lookups = admission.counts_refusals
         while True:

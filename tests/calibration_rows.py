@@ -1,4 +1,4 @@
-"""Rows of a device that keeps to a formula: the grid that `calibrate measure` plans, with known coefficients and noise."""
+"""Rows of a device that keeps to a formula: the grid that `calibrate measure` plans, with known noise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRUTH: dict[str, dict[str, float]] = {
         "token_s": 40e-6,
         "request_s": 3e-4,
         "prefill_pair_s": 20e-9,
-        "decode_context_s": 4e-7,
+        "context_s": 4e-7,
         "prefill_step_s": 0.004,
     },
     "roofline_max": {
@@ -49,7 +49,7 @@ TRUTH: dict[str, dict[str, float]] = {
         "weights_s": 0.007,
         "host_request_s": 3e-4,
         "prefill_pair_s": 20e-9,
-        "decode_context_s": 4e-7,
+        "context_s": 4e-7,
     },
 }
 OVERHEADS = (0.003, 1e-6)

@@ -103,7 +103,8 @@ def test_fitted_and_scored_cases_never_overlap(rows: Path, profile: Path) -> Non
 
 def test_rows_added_later_make_no_fitted_case_new(rows: Path, profile: Path, tmp_path: Path) -> None:
     """Another launch of the same grid in the same file: still only the held-out cases are scored."""
-    again = Device(model_of("additive"), launch_noise=0.003, noise=0.005, num_launches=1, seed=9).write(tmp_path / "b.jsonl")
+    another = Device(model_of("additive"), launch_noise=0.003, noise=0.005, num_launches=1, seed=9)
+    again = another.write(tmp_path / "again.jsonl")
     longer = tmp_path / "longer.jsonl"
     longer.write_text(rows.read_text(encoding="utf-8") + again.read_text(encoding="utf-8"), encoding="utf-8")
     first, second = numbers(profile, rows), numbers(profile, longer)
@@ -220,7 +221,8 @@ def test_report_holds_both_tables_and_needs_no_network(rows: Path, profile: Path
 
 def test_report_of_the_article_has_its_speed_ups(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    assert run("report", ARTICLE, ARTICLE.parents[2] / "profiles" / "qwen3-0.6b-ascend910-a3.json", "-o", path).exit_code == 0
+    shipped = ARTICLE.parents[2] / "profiles" / "qwen3-0.6b-ascend910-a3.json"
+    assert run("report", ARTICLE, shipped, "-o", path).exit_code == 0
     html = path.read_text(encoding="utf-8")
     for speed_up in ("1.00", "1.24", "2.64", "6.74"):  # the article's column
         assert f"<td>{speed_up}</td>" in html

@@ -48,7 +48,7 @@ TRUTH = {
         "token_s": 9e-6,
         "request_s": 6e-5,
         "prefill_pair_s": 2e-9,
-        "decode_context_s": 2e-7,
+        "context_s": 2e-7,
         "prefill_step_s": 0.004,
     },
     "roofline_max": {
@@ -57,7 +57,7 @@ TRUTH = {
         "weights_s": 0.012,
         "host_request_s": 6e-5,
         "prefill_pair_s": 2e-9,
-        "decode_context_s": 2e-7,
+        "context_s": 2e-7,
     },
 }
 

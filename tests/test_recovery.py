@@ -75,9 +75,7 @@ def test_rows_without_noise_choose_the_formula_that_made_them(grid: tuple[Observ
 
 
 def test_a_coefficient_on_its_bound_is_one_sided(grid: tuple[Observation, ...]) -> None:
-    """Decodes that cost nothing: 0 with an upper bound and no standard error in about half of the draws; the bound holds
-    in about 95 %, and the other draws have an interval down to nearly 0.
-    """
+    """Decodes that cost nothing: 0 with an upper bound and no standard error in about half of the draws."""
     free = [
         replace(one, measured_s=time_s)
         for one, time_s in zip(grid, Design(grid).predict(model_of("linear", decode_token_s=0.0)).tolist(), strict=True)

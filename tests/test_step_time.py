@@ -46,7 +46,7 @@ ADDITIVE = {
     "token_s": 50e-6,
     "request_s": 2e-5,
     "prefill_pair_s": 1e-9,
-    "decode_context_s": 1e-7,
+    "context_s": 1e-7,
     "prefill_step_s": 1e-3,
 }
 ROOFLINE_MAX = {
@@ -55,7 +55,7 @@ ROOFLINE_MAX = {
     "weights_s": 0.006,
     "host_request_s": 2e-5,
     "prefill_pair_s": 1e-9,
-    "decode_context_s": 1e-7,
+    "context_s": 1e-7,
 }
 VALUES = {"host_device": HOST_DEVICE, "linear": LINEAR, "additive": ADDITIVE, "roofline_max": ROOFLINE_MAX}
 RANGE = MeasuredRange(max_prefill_tokens=16398, max_context=16461, max_decodes=1, max_prefills=1, mixed_steps=False)
@@ -180,12 +180,13 @@ def test_every_coefficient_takes_time_and_twice_all_is_twice_the_time(name: str)
 
 
 def test_additive_is_its_sum() -> None:
-    expected = 0.005 + 1e-3 + 17 * 2e-5 + (2000 + 16) * 50e-6 + 2_001_000 * 1e-9 + 64_000 * 1e-7
+    context = 16 * 4000 + 2_001_000 / 2000
+    expected = 0.005 + 1e-3 + 17 * 2e-5 + (2000 + 16) * 50e-6 + 2_001_000 * 1e-9 + context * 1e-7
     assert Additive(ADDITIVE).elapsed(MIXED) == pytest.approx(expected, rel=1e-12)
 
 
 def test_tokens_are_free_while_the_weights_are_read() -> None:
-    """The corner lies where arithmetic takes as long as the weights, 2^(1/4) above either; far from it the longer one."""
+    """At the corner arithmetic takes as long as the weights: 2^(1/4) above either. Far from it: the longer one."""
     bare = ROOFLINE_MAX | {"host_step_s": 0.0, "host_request_s": 0.0}
     model = RooflineMax(bare)
     assert model.elapsed(Plan(num_decodes=1)) == pytest.approx(0.006, rel=1e-6)
@@ -196,10 +197,11 @@ def test_tokens_are_free_while_the_weights_are_read() -> None:
 def test_batches_are_padded_to_the_next_captured_size() -> None:
     """Between two captured sizes a step costs what the larger one costs; beyond the last, what it is."""
     padding = Padding((1, 2, 4, 8, 16))
-    assert [padding(number) for number in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 100)] == [0, 1, 2, 4, 4, 8, 8, 16, 16, 17, 100]
+    expected = {0: 0, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 16: 16, 17: 17, 100: 100}
+    assert {number: padding(number) for number in expected} == expected
     counts = np.arange(101.0)
     np.testing.assert_array_equal(padding(counts), [padding(int(count)) for count in counts])
-    padded = Additive(ADDITIVE | {"request_s": 0.0, "decode_context_s": 0.0}, graph_sizes=(1, 2, 4, 8))
+    padded = Additive(ADDITIVE | {"request_s": 0.0, "context_s": 0.0}, graph_sizes=(1, 2, 4, 8))
     assert padded.elapsed(Plan(num_decodes=5)) == padded.elapsed(Plan(num_decodes=8)) > padded.elapsed(decode(4, 0))
 
 

@@ -17,7 +17,8 @@ Fields = dict[str, Any]
 @dataclass(frozen=True)
 class Description:
     """What one launch is: ``identity``, ``covariates`` and ``capacity`` in the words of ``measurement``, ``limits`` for
-    planning, and ``environment``, which is whatever else could be read.
+    planning, and ``environment``, which is whatever else could be read. ``launch_id`` tells apart the lives of
+    an engine that outlives a session.
     """
 
     identity: Fields
@@ -26,6 +27,7 @@ class Description:
     limits: Limits
     environment: Fields = field(default_factory=dict)
     engine_args: Fields = field(default_factory=dict)
+    launch_id: str | None = None
 
 
 class Launch(Protocol):
@@ -48,10 +50,26 @@ class Launch(Protocol):
 
 
 class Engine(Protocol):
-    """Something that can be launched. ``probes`` are those that it can play (``probes.Case.probe``)."""
+    """Something that can be launched.
 
-    name: Literal["vllm", "openai"]
-    probes: frozenset[str]
+    ``probes`` are those that it can play (``probes.Case.probe``). ``relaunches``: a launch really starts it
+    afresh; else somebody has to, between two sessions.
+    """
+
+    @property
+    def name(self) -> Literal["vllm", "openai"]:
+        """As rows carry it."""
+        ...
+
+    @property
+    def probes(self) -> frozenset[str]:
+        """See above."""
+        ...
+
+    @property
+    def relaunches(self) -> bool:
+        """See above."""
+        ...
 
     def launch(self) -> Launch:
         """Start afresh. Raises InputError if it does not start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ class VllmEngine:
 
     name: Literal["vllm"] = "vllm"
     probes = frozenset(("ttft", "chunk", "decode", "mixed"))
+    relaunches = True
 
     def __init__(self, python: str, model: Path, engine_args: dict[str, Any]) -> None:
         """Raises InputError if the model has no config.json."""
@@ -51,7 +53,7 @@ class VllmLaunch:
         for name in _FILES:
             (package / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(__file__).parents[1] / name, package / name)
-        self._log = Path(self._folder.name, "log").open("w+", encoding="utf-8", errors="replace")
+        self._log = Path(self._folder.name, "log").open("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (ours)
         others = os.environ.get("PYTHONPATH")
         try:
             self._process = subprocess.Popen(
@@ -94,10 +96,8 @@ class VllmLaunch:
         """End the engine: politely, then not."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it may have ended already
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended already
         try:
             self._process.wait(_CLOSING_S)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):

@@ -1,7 +1,7 @@
 """A scheduler that records what it schedules and when, on top of whichever scheduler vLLM would have picked.
 
 ``scheduler_cls`` takes the path of a class. ``path_of(base)`` is the path of the recording subclass of ``base``: the
-class is made when vLLM looks it up in this module, so that a worker process, which only carries the path, needs nothing.
+class is made when vLLM looks it up in this module; a worker process, which only carries the path, needs nothing.
 Works with every vLLM whose scheduler has ``schedule`` and ``update_from_output`` (checked on 0.23 and 0.32). Of vLLM it
 reads ``SchedulerOutput.num_scheduled_tokens`` and ``Request.num_computed_tokens``, and changes nothing.
 """

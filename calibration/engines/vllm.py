@@ -4,8 +4,8 @@ Run by an interpreter that has vLLM, which needs of this package the few files t
 
     python -m calibration.engines.vllm '{"model": DIR, "engine_args": {...}}'
 
-It says ``{"ready": ...}``, then answers every ``{"case": ..., "repeat": n}`` with ``{"rows": [...]}`` or ``{"error": ...}``.
-The only file that touches device libraries, and only once it runs.
+It says ``{"ready": ...}``, then answers every ``{"case": ..., "repeat": n}`` with ``{"rows": [...]}``, or with
+``{"error": ...}`` and ends. The only file that touches device libraries, and only once it runs.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     try:
         engine = Vllm(asked["model"], asked["engine_args"])
-    except Exception as error:  # noqa: BLE001 (told to the parent in one line)
+    except Exception as error:
         _say(sink, {"error": f"{type(error).__name__}: {error}"})
         raise
     serve(engine, sys.stdin, sink)

@@ -43,12 +43,13 @@ class Tally:
     def describe(self, num_differences: int) -> str:
         """One line: what was compared, and how many cases differ."""
         counts = [f"{self.counts[name]:,} {word}" for name, word in _WORDS.items()]
+        differences = f"{num_differences} difference{'' if num_differences == 1 else 's'}"
         excluded = (
             f" ({self.num_excluded} more ended in an assertion or a standstill of vLLM's own)"
             if self.num_excluded
             else ""
         )
-        return f"{self.num_cases:,} cases, {', '.join(counts)}, {num_differences} difference{'' if num_differences == 1 else 's'}{excluded}"
+        return f"{self.num_cases:,} cases, {', '.join(counts)}, {differences}{excluded}"
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ class RooflineMax(StepTime):
     host       = host_step_s + host_request_s * (decodes + prefills)
     weights    = weights_s                       read once a step, however many tokens use them
     arithmetic = token_s * tokens (decodes padded)
-    attention  = prefill_pair_s * query-key pairs + decode_context_s * KV entries that the decodes attend
+    attention  = prefill_pair_s * query-key pairs + context_s * KV entries read (by chunks too, as in ``additive``)
 
     The roofline's larger of two, with a smooth corner: few tokens are free while the weights are read. Attention has
     another bound (keys and values, not weights) and adds. The exponent 4 is that of ``host_device``, a convention.
     """
 
-    __slots__ = ("_decode_context_s", "_prefill_pair_s", "_request_s", "_step_s", "_token_s", "_weights_to_4")
+    __slots__ = ("_context_s", "_prefill_pair_s", "_request_s", "_step_s", "_token_s", "_weights_to_4")
 
     name = "roofline_max"
     coefficients: ClassVar[Mapping[str, str]] = {
@@ -29,7 +29,7 @@ class RooflineMax(StepTime):
         "weights_s": "s per step",
         "host_request_s": "s per request in a step",
         "prefill_pair_s": "s per query-key pair of a prefill",
-        "decode_context_s": "s per KV entry that a decode attends",
+        "context_s": "s per KV entry read",
     }
 
     def _bind(self, values: Mapping[str, float]) -> None:
@@ -38,7 +38,7 @@ class RooflineMax(StepTime):
         self._weights_to_4 = values["weights_s"] ** 4
         self._token_s = values["token_s"]
         self._prefill_pair_s = values["prefill_pair_s"]
-        self._decode_context_s = values["decode_context_s"]
+        self._context_s = values["context_s"]
 
     def elapsed(self, plan: Work, num_steps: int = 1) -> float:
         """See ``StepTime.elapsed``."""
@@ -51,6 +51,11 @@ class RooflineMax(StepTime):
             + self._request_s * (decodes + plan.num_prefills)
             + (self._weights_to_4 + arithmetic * arithmetic) ** 0.25
             + self._prefill_pair_s * plan.prefill_pairs
-            + self._decode_context_s * (plan.decode_context + decodes * (num_steps - 1) * 0.5)
+            + self._context_s
+            * (
+                plan.decode_context
+                + decodes * (num_steps - 1) * 0.5
+                + plan.num_prefills * plan.prefill_pairs / (tokens + (tokens == 0))
+            )
         )
         return seconds
