@@ -47,6 +47,7 @@ class Scored:
     case: str
     regime: Regime
     is_ttft: bool
+    is_step: bool
     measured_s: float
     predicted_s: float
     num_repeats: int
@@ -142,13 +143,15 @@ def check(profile: Profile, files: Sequence[Measurements], limits: Limits) -> Ch
 
 
 def score(profile: Profile, observations: Sequence[Observation]) -> tuple[Scored, ...]:
-    """Each case beside the profile's prediction."""
+    """Each case that the engine ran beside the profile's prediction; an overhead is part of a time to first token."""
+    observations = [observation for observation in observations if observation.runs_engine]
     predicted = Design(observations).predict(profile.step_time())
     return tuple(
         Scored(
             case=observation.case,
             regime=observation.regime,
             is_ttft=observation.is_ttft,
+            is_step=observation.is_step,
             measured_s=observation.measured_s,
             predicted_s=float(predicted_s),
             num_repeats=observation.num_repeats,
@@ -176,7 +179,8 @@ def _refuse_others(profile: Profile, files: Sequence[Measurements]) -> None:
 
 
 def _judge(scored: Sequence[Scored], limits: Limits) -> list[Judged]:
-    steps = [one for one in scored if not one.is_ttft]
+    # A time per output token is the same steps seen by a request: it counts where no steps were recorded.
+    steps = [one for one in scored if one.is_step] or [one for one in scored if not one.is_ttft]
     judged = []
     for regime in REGIMES:
         of_regime = [one for one in steps if one.regime == regime] or [one for one in scored if one.regime == regime]

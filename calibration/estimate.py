@@ -1,7 +1,8 @@
 """Least squares of relative errors under the formula that prediction uses: coefficients, errors, what stays unknown.
 
 The noise of a time is taken as a share of it, so each squared error is weighted by the prediction, not by the measured
-time: dividing by a noisy number would pull every coefficient down by twice the noise's variance.
+time: dividing by a noisy number would pull every coefficient down by twice the noise's variance. Cases whose launches
+disagree more than others' count for less (``relative_noise``).
 
 Standard errors come from the launches of the engine, the only repeats that are independent: each launch moves the
 coefficients by (J'J)^-1 J'(its means - the means of all), and those moves are a sample of size L (the cluster-robust
@@ -39,6 +40,8 @@ _LEAST_LAUNCHES_FOR_BOOTSTRAP = 10
 _NUM_RESAMPLES = 1000
 # Gauss-Newton steps with weights from the prediction before: near the end each squares what is missing.
 _NUM_PASSES = 4
+_PRIOR_FREEDOM = 4
+_MISFIT = 0.02  # a formula that is right to 2 % is a good one
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Estimate:
         self._omissible = {OVERHEAD, OVERHEAD_SLOPE, *FORMULAS[formula].optional}
         self._observations = observations
         self._design = Design(observations)
+        self._noise = relative_noise(observations)
         start = self._start()
         fitted = self._determined(start)
         self._release(start, fitted)
@@ -144,8 +148,7 @@ class Estimate:
         """Names that these rows determine, in the formula's order (Gram-Schmidt over the sensitivities)."""
         basis: list[Array] = []
         names = []
-        has_steps = any(observation.overhead_tokens is None and not observation.published
-                        for observation in self._observations)  # fmt: skip
+        has_steps = any(one.is_step and not one.published for one in self._observations)
         for name in values:
             if name == OVERHEAD and not has_steps:
                 continue  # part of the host time: a request served alone cannot tell them apart
@@ -184,12 +187,13 @@ class Estimate:
         scale = np.array([start[name] for name in names])
         found = self._search(names, scale)
         for _ in range(_NUM_PASSES):
-            weight = self._predicted(self.values)
+            predicted = self._predicted(self.values)
+            weight = predicted * self._noise
             jacobian = self._jacobian(names, scale, found)
-            target = measured - weight + jacobian @ found
+            target = measured - predicted + jacobian @ found
             found, _ = nnls(jacobian / weight[:, None], target / weight)
             self.values.update(zip(names, (found * scale).tolist(), strict=True))
-        weight = self._predicted(self.values)
+        weight = self._predicted(self.values) * self._noise
         jacobian = self._jacobian(names, scale, found) / weight[:, None]
         self._relative = jacobian * found
         self._set_errors(names, scale, weight, jacobian)
@@ -200,7 +204,7 @@ class Estimate:
 
         def errors(scaled: Array) -> Array:
             predicted = self._predicted(fixed | dict(zip(names, scaled * scale, strict=True)))
-            difference: Array = predicted / measured - 1
+            difference: Array = (predicted / measured - 1) / self._noise
             return difference
 
         solution = least_squares(errors, np.ones(len(names)), bounds=(0, np.inf), xtol=1e-6, ftol=1e-8, gtol=1e-8)
@@ -265,6 +269,29 @@ class Estimate:
                 pulls[launches.index(launch), column] = share * (mean_s - observation.measured_s) / weight[column]
         moves: Array = pulls @ jacobian @ inverse
         return moves
+
+
+def relative_noise(observations: Sequence[Observation]) -> Array:
+    """How noisy each case is beside the typical one (1), so that cases whose launches disagree count for less.
+
+    With three launches a deviation is itself hardly known, so each variance is moderated towards the median one, as if
+    that had been seen with ``_PRIOR_FREEDOM`` degrees of freedom (Smyth 2004, "Linear models and empirical Bayes
+    methods", Statistical Applications in Genetics and Molecular Biology 3(1)); what no formula explains is added.
+    """
+    variances = np.full(len(observations), np.nan)
+    freedom = np.zeros(len(observations))
+    for number, observation in enumerate(observations):
+        means = list(observation.launches.values())
+        if len(means) > 1:
+            variances[number] = np.var(means, ddof=1) / observation.measured_s**2
+            freedom[number] = len(means) - 1
+    if np.isnan(variances).all():
+        return np.ones(len(observations))
+    typical = float(np.nanmedian(variances))
+    known = np.where(np.isnan(variances), typical, variances)
+    moderated = (freedom * known + _PRIOR_FREEDOM * typical) / (freedom + _PRIOR_FREEDOM)
+    noise: Array = np.sqrt((moderated + _MISFIT**2) / (typical + _MISFIT**2))
+    return noise
 
 
 def _launch_errors(moves: Array) -> Array:

@@ -163,7 +163,7 @@ def _leave_out(
         left_out = [observation for observation in observations if _unit(observation) in fold]
         kept = [observation for observation in observations if _unit(observation) not in fold]
         scored = _predictable(left_out, kept, formula, priors, graph_sizes)
-        num_not_held_out += len(left_out) - len(scored)
+        num_not_held_out += sum(observation.runs_engine for observation in left_out) - len(scored)
         residuals += scored
     return tuple(residuals), num_not_held_out
 
@@ -188,7 +188,7 @@ def _predictable(
     return [
         _residual(observation, predicted_s)
         for observation, predicted_s, is_blocked in zip(left_out, predicted, blocked, strict=True)
-        if not is_blocked
+        if not is_blocked and observation.runs_engine
     ]
 
 

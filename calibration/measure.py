@@ -6,7 +6,7 @@ Rows are appended take by take, so that an interruption loses one take and the n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,14 +103,14 @@ class _Session:
             if not self._wanting(cases):
                 self.watcher.say(f"{self.file.path}: all {len(cases)} cases have {self.rules.num_launches} launches")
                 return self.outcome
-        while self.cases is None or self._num_launches_left():
+        while self.cases is None or self.num_launches_left() > 0:
             self._launch()
             self.outcome.num_launches += 1
             if not self.engine.relaunches:
                 break
-        if self._num_launches_left():
+        if self.num_launches_left() > 0:
             self.watcher.say(
-                f"{self._num_launches_left()} launches are missing: restart the server, then run the same command again"
+                f"{self.num_launches_left()} launches are missing: restart the server, then run the same command again"
             )
         return self.outcome
 
@@ -146,11 +146,20 @@ class _Session:
             cases = [case for case in cases if self.next_launch not in self.launches.get(case.key, ())]
         return [case for case in cases if len(self.launches.get(case.key, set()) - {self.next_launch}) < wanted]
 
-    def _num_launches_left(self) -> int:
-        """Launches still to come after those on file. A case that failed is not asked for ever."""
+    def num_launches_left(self) -> int:
+        """Launches that some case still needs."""
+        return max((self.rules.num_launches - len(done) for done in self._done()), default=0)
+
+    def num_later_launches(self, number: int) -> int:
+        """The same once launch ``number``, which is under way, has asked every case."""
+        return max((self.rules.num_launches - len(done | {number}) for done in self._done()), default=0)
+
+    def _done(self) -> Iterator[set[int]]:
+        """The launches of every case that has not failed: a failing one is not asked for ever."""
         assert self.cases is not None
-        counts = [len(self.launches.get(case.key, ())) for case in self.cases if case.key not in self.outcome.failures]
-        return max(self.rules.num_launches - min(counts, default=self.rules.num_launches), 0)
+        for case in self.cases:
+            if case.key not in self.outcome.failures:
+                yield self.launches.get(case.key, set())
 
     def seconds_left(self) -> float:
         """Of the budget."""
@@ -165,8 +174,9 @@ class _Session:
                    for case in wanting}  # fmt: skip
         launches = max(missing.values(), default=0)
         fixed_s = (launches - 1) * playing.ready_s + launches * self.costs.setup_s
+        num_takes = self.rules.min_repeats + playing.warms_cases
         room_s = _PLANNED_SHARE * self.seconds_left() - fixed_s
-        kept, needed_s = within(wanting, missing, self.rules.min_repeats, self.costs, room_s)
+        kept, needed_s = within(wanting, missing, num_takes, self.costs, room_s)
         dropped = [case for case in wanting if case not in kept]
         self.outcome.dropped = dropped
         self.cases = [case for case in self.cases if case not in dropped]
@@ -192,6 +202,9 @@ class _Launched:
             refuse_mixed(session.on_file.header.identity, self.header.identity, str(session.file.path))
         self.begun_s = session.settings.now() - startup_s
         self.ready_s = startup_s
+        # Devices but the CPU compile or tune for a shape when they first see it: each case has its own warm-up take.
+        self.warms_cases = self.description.environment.get("device_type", "cpu") != "cpu"
+        self.warmed: set[str] = set()
         self.takes: dict[str, dict[str, list[float]]] = {}
         self.repeats: dict[str, int] = {}
 
@@ -246,18 +259,22 @@ class _Launched:
         self.session.costs.settle(self.description.limits.block_size)
 
     def play(self, cases: Sequence[Case]) -> None:
-        """Every case in rounds, until each is known well enough or the launch's share of the time is spent."""
-        session = self.session
-        share_s = session.seconds_left() / max(session._num_launches_left(), 1)
-        end_s = session.settings.now() + share_s
-        for phase in order(cases, session.settings.seed, self.number):
+        """Every case in rounds, until each is known well enough or its phase's share of the time is spent."""
+        session, now = self.session, self.session.settings.now
+        phases = order(cases, session.settings.seed, self.number)
+        left_s = session.seconds_left() / (1 + session.num_later_launches(self.number))
+        for number, phase in enumerate(phases):
+            # What an earlier phase leaves over, a later one may use.
+            costs = [sum(map(session.costs.of, later)) for later in phases[number:]]
+            begun_s, end_s = now(), now() + left_s * costs[0] / sum(costs)
             going = [case for case in phase if self._wanted(case)]
             while going:
                 for case in going:
-                    if self._wanted(case, session.settings.now() >= end_s):
+                    if self._wanted(case, now() >= end_s):
                         self._take(case)
                     self._report(cases)
-                going = [case for case in going if self._wanted(case, session.settings.now() >= end_s)]
+                going = [case for case in going if self._wanted(case, now() >= end_s)]
+            left_s -= now() - begun_s
 
     def _wanted(self, case: Case, late: bool = False) -> bool:
         """Whether a case needs another take in this launch; when late, only those without any."""
@@ -272,11 +289,15 @@ class _Launched:
         session = self.session
         begun_s = session.settings.now()
         repeat = self.repeats.get(case.key, 0)
-        rows = self._rows(case, repeat)
+        warmup = self.warms_cases and case.key not in self.warmed
+        rows = self._rows(case, repeat, warmup)
         session.file.append(rows)
-        self.repeats[case.key] = repeat + 1
         session.outcome.num_takes += 1
         session.costs.took(case, session.settings.now() - begun_s)
+        if warmup:
+            self.warmed.add(case.key)
+            return
+        self.repeats[case.key] = repeat + 1
         failed = next((row.failed for row in rows if row.failed), None if rows else "no rows")
         if failed:
             session.outcome.failures[case.key] = failed
@@ -293,7 +314,7 @@ class _Launched:
 
     def _report(self, cases: Sequence[Case]) -> None:
         session = self.session
-        later = max(session._num_launches_left() - 1, 0)
+        later = session.num_later_launches(self.number)
         here = {case: max(session.rules.min_repeats - self.repeats.get(case.key, 0), 0) for case in cases}
         num_left = sum(here.values()) + later * len(cases) * session.rules.min_repeats
         seconds = sum(number * session.costs.of(case) for case, number in here.items())

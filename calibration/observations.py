@@ -52,6 +52,11 @@ class Observation:
         return self.overhead_tokens is None and self.divisor == 1
 
     @property
+    def runs_engine(self) -> bool:
+        """Whether engine steps are part of it: not so of an overhead seen by itself."""
+        return bool(self.stretches)
+
+    @property
     def is_ttft(self) -> bool:
         """Whether this is a time to first token."""
         return self.case.startswith("TTFT")
@@ -114,8 +119,8 @@ def _of_step(row: StepRow) -> Observation:
 
 def _named(row: StepRow) -> tuple[str, str]:
     """Unit and name of a step. The contexts of a probe's decodes grow from step to step: their case has a name."""
-    chunks = f"{row.num_prefills} x " if row.num_prefills > 1 else ""
-    prefill = f"{chunks}{row.num_prefill_tokens} prefill tokens, {row.prefill_pairs:.0f} pairs"
+    chunks = f" in {row.num_prefills} chunks" if row.num_prefills > 1 else ""
+    prefill = f"{row.num_prefill_tokens} prefill tokens{chunks}, {row.prefill_pairs:.0f} pairs"
     decodes = f"{row.num_decodes} decodes" + ("" if row.case else f" over {row.decode_context}")
     work = ", ".join(([decodes] if row.num_decodes else []) + ([prefill] if row.num_prefills else []))
     if row.case is None:
@@ -155,6 +160,9 @@ def _of_request(row: RequestRow | SummaryRow) -> Iterator[Observation]:
         yield observed(f"TTFT: {work}", row.ttft_s, prompt, prefill, 1, regime)
     if row.tpot_s is not None:
         yield observed(f"TPOT: {work}, {num_steps} steps", row.tpot_s, None, decode, num_steps, "decode")
+    if isinstance(row, RequestRow) and row.overhead_s is not None and row.overhead_s > 0:
+        # Seen by itself, to a tenth of a millisecond that drowns in the noise of a time to first token.
+        yield observed(f"overhead: {prompt} prompt tokens", row.overhead_s, prompt, (), 1, regime)
     # A total beside both of its parts would count them twice.
     if row.total_s is not None and (row.ttft_s is None or row.tpot_s is None):
         yield observed(f"total: {work}, {num_steps} decode steps", row.total_s, prompt, prefill + decode, 1, regime)
@@ -169,7 +177,7 @@ def _launch(row: Row, measured_s: float) -> Mapping[int, float]:
 def averaged(observations: Sequence[Observation]) -> tuple[Observation, ...]:
     """One observation a case: the mean of its launches' means, at the mean context of its decodes.
 
-    Where all launches but one agree to 5 % and that one is off by more than 15 %, something else ran on the machine: it
+    Where all launches but one agree to 5 % and that one is off by more than 10 %, something else ran on the machine: it
     is left out of the mean, and stays in the spread by which a machine is judged.
     """
     groups: dict[tuple[str, str], list[Observation]] = {}
@@ -191,7 +199,7 @@ def _mean(group: Sequence[Observation]) -> Observation:
         group[0],
         length=max(observation.length for observation in group),
         measured_s=float(np.mean(list(means.values()))),
-        stretches=group[0].stretches if len(group[0].stretches) > 1 else (_mean_stretch(group),),
+        stretches=(_mean_stretch(group),) if len(group[0].stretches) == 1 else group[0].stretches,
         launches=means if -1 not in means else {},
         disturbed={} if odd is None else {odd: all_means[odd]},
         num_repeats=len(group),
@@ -199,7 +207,7 @@ def _mean(group: Sequence[Observation]) -> Observation:
     )
 
 
-_AGREEING, _STANDING_OUT, _LEAST_LAUNCHES = 0.05, 0.15, 3
+_AGREEING, _STANDING_OUT, _LEAST_LAUNCHES = 0.05, 0.10, 3
 
 
 def _odd_one_out(means: Mapping[int, float]) -> int | None:

@@ -102,7 +102,7 @@ def plan(limits: Limits) -> list[Case]:
     lengths = _lengths(limits)
     batches = _batches(limits)
     cases = [
-        *_ttft(limits, lengths),
+        *(case for case in _ttft(limits, lengths) if case.expected_hit(limits.block_size)),
         *_chunks(limits),
         *_decodes(limits, lengths, batches),
         *_mixed(limits, lengths, batches),
@@ -132,13 +132,12 @@ def _batches(limits: Limits) -> list[int]:
 
 
 def _ttft(limits: Limits, lengths: Sequence[int]) -> Iterator[Case]:
+    """Whole prefixes, halves, prefixes that end within a block, and prompts known to the last token, where they hit."""
     for number, length in enumerate(lengths):
         at_edge = number in (0, len(lengths) - 1)
         prompt = length + NUM_SUFFIX_TOKENS
         yield Case("ttft", prompt, length, rank=_CORNER if at_edge else _EDGE)
-        half = length // 2 // limits.block_size * limits.block_size
-        if half:
-            yield Case("ttft", prompt, half, rank=_INNER)
+        yield Case("ttft", prompt, length // 2 // limits.block_size * limits.block_size, rank=_INNER)
         yield Case("ttft", prompt, length - limits.block_size // 2, rank=_EXTRA)
         yield Case("ttft", length, length, rank=_INNER if at_edge else _EXTRA)
 
@@ -151,7 +150,8 @@ def _chunks(limits: Limits) -> Iterator[Case]:
         sizes.add(size)
     for number, size in enumerate(sorted(sizes)):
         yield Case("chunk", size, rank=_CORNER if number in (0, len(sizes) - 1) else _EDGE)
-        together = min(8, limits.max_num_seqs, limits.max_num_batched_tokens // size)
+        room = limits.num_kv_tokens // (size + limits.block_size)
+        together = min(8, limits.max_num_seqs, limits.max_num_batched_tokens // size, room)
         if together > 1:
             yield Case("chunk", size, num_requests=together, rank=_INNER if number % 2 else _EXTRA)
 

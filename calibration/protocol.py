@@ -1,8 +1,8 @@
 """How often to ask, when to stop, and what the answers are worth.
 
 A case is measured in several launches of the engine, since two launches differ by more than two repeats do; its
-interval is that of the mean over launch means (Student t). Within a launch it is repeated until the mean of its takes is
-known well enough, or often enough. Every number here is a convention.
+interval is that of the mean over launch means (Student t). Within a launch it is repeated until the mean of its takes
+is known well enough, or often enough. Every number here is a convention.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Comparison:
     def _differences(self) -> list[Difference]:
         metrics = [shown.key for shown in COMPARED]
         samples = {policy: {metric: self.samples(policy, metric) for metric in metrics} for policy in self.policies}
-        return compare_all(samples, metrics)
+        return compare_all(samples, metrics, ratios=[shown.key for shown in COMPARED if shown.unit != "%"])
 
     def pairs(self) -> list[Difference]:
         """Paired differences of all policies in the compared metrics, p-values adjusted by Holm over the whole list."""
@@ -158,11 +158,14 @@ class Comparison:
                 leads.setdefault(best, []).append(f"{shown.label} ({value}; shown against {against})")
             else:
                 num_shown = sum(pair.significant for pair in pairs)
-                unordered.append(f"no policy is shown to be best in {shown.label}, "
-                                 f"though {num_shown} of {len(pairs)} pairs differ")
+                unordered.append(
+                    f"no policy is shown to be best in {shown.label}, though {num_shown} of {len(pairs)} pairs differ"
+                )
         said = [f"{self.names[policy]} has {_listed(won)}" for policy, won in wins.items()]
-        said += [f"{self.names[policy]} leads, but is not shown to beat every other policy, in {_listed(led)}"
-                 for policy, led in leads.items()]
+        said += [
+            f"{self.names[policy]} leads, but is not shown to beat every other policy, in {_listed(led)}"
+            for policy, led in leads.items()
+        ]
         said += unordered
         if undecided:
             said.append(f"no policy is shown to differ in {_listed(undecided, 'or')}")
@@ -245,7 +248,8 @@ def _beaten_by(best: str, pairs: Sequence[Difference]) -> set[str]:
     """Whom ``best``, which has the best mean, is shown to differ from."""
     return {
         pair.first if pair.second == best else pair.second
-        for pair in pairs if pair.significant and best in (pair.first, pair.second)
+        for pair in pairs
+        if pair.significant and best in (pair.first, pair.second)
     }
 
 

@@ -131,8 +131,8 @@ class Residual(Strict):
 class Errors(Strict):
     """How well the formula fits what it was fitted to, and what it was not.
 
-    ``held_out`` predicts each time from a fit without anything of its prompt or batch. Times that cannot be predicted so,
-    since nothing else determines one of their coefficients, are counted, never scored.
+    ``held_out`` predicts each time from a fit without anything of its prompt or batch. Times that cannot be predicted
+    so, since nothing else determines one of their coefficients, are counted, never scored.
     """
 
     in_sample: tuple[Residual, ...]

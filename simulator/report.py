@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.resources
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from simulator.comparison import COMPARED, Comparison, Shown, show
 from simulator.errors import InputError
-from simulator.statistics import LEVEL, t_interval
+from simulator.statistics import LEVEL, Estimate, t_interval
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -154,7 +155,8 @@ def refusal_lines(comparison: Comparison) -> list[str]:
         who = {"Every policy": next(iter(found.values()))}
     return [
         f"{name} refused {sum(reasons.values()):,} of {num_sent:,} requests: "
-        + ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items()) + "."
+        + ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items())
+        + "."
         for name, reasons in who.items()
     ]
 
@@ -258,9 +260,7 @@ def _write_page(comparison: Comparison, path: Path) -> None:
 
 
 def _write_rows(comparison: Comparison, path: Path) -> None:
-    tables = [
-        run.requests.assign(policy=run.policy, replication=run.replication) for run in comparison.results
-    ]
+    tables = [run.requests.assign(policy=run.policy, replication=run.replication) for run in comparison.results]
     rows = pd.concat(tables, ignore_index=True)
     # Runs may have refused for different reasons, so their categories differ until here.
     names = ("policy", "tenant", "state", "refusal")
@@ -293,13 +293,23 @@ def _row(comparison: Comparison, shown: Shown) -> dict[str, Any]:
     return {"heading": _heading(shown), "cells": cells}
 
 
+def _ratio(logarithm: Estimate) -> str:
+    """A ratio with its interval, from the estimate of its logarithm."""
+    if logarithm.half_width is None:
+        return f"{math.exp(logarithm.mean):.3g}"
+    low, high = (math.exp(logarithm.mean + side * logarithm.half_width) for side in (-1, 1))
+    return f"{math.exp(logarithm.mean):.3g} ({low:.3g} to {high:.3g})"
+
+
 def _difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
     shown_by_key = {shown.key: shown for shown in COMPARED}
     return [
         {
             "label": _heading(shown_by_key[pair.metric]),
-            "pair": f"{comparison.names[pair.first]} − {comparison.names[pair.second]}",
-            "difference": show(pair.estimate, shown_by_key[pair.metric].scale),
+            "pair": f"{comparison.names[pair.first]} {'/' if pair.as_ratio else '−'} {comparison.names[pair.second]}",
+            "difference": _ratio(pair.estimate)
+            if pair.as_ratio
+            else show(pair.estimate, shown_by_key[pair.metric].scale),
             "p": "–" if pair.adjusted_p is None else f"{pair.adjusted_p:.2g}",
             "answer": "yes" if pair.significant else "not shown",
         }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,7 +54,8 @@ class Difference:
     """``first`` minus ``second`` in ``metric``, paired by replication.
 
     ``p_value`` is two-sided, from the paired t test; ``adjusted_p`` is Holm's over all differences looked at together.
-    Both are None where no interval exists (see Estimate).
+    Both are None where no interval exists (see Estimate). ``as_ratio``: the difference is one of logarithms, so its
+    exponential is the ratio of first to second (the geometric mean over replications).
     """
 
     metric: str
@@ -63,6 +64,7 @@ class Difference:
     estimate: Estimate
     p_value: float | None
     adjusted_p: float | None = None
+    as_ratio: bool = False
 
     @property
     def significant(self) -> bool:
@@ -122,9 +124,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_all(
-    samples: Mapping[str, Mapping[str, Sequence[float | None]]], metrics: Sequence[str]
+    samples: Mapping[str, Mapping[str, Sequence[float | None]]],
+    metrics: Sequence[str],
+    ratios: Collection[str] = (),
 ) -> list[Difference]:
     """All pairs of policies in all ``metrics``, with Holm's correction over the whole family.
+
+    Times and rates, named in ``ratios``, are compared by their logarithms: a busier replication multiplies them for all
+    policies alike, and only ratios take that out (Jain, "The Art of Computer Systems Performance Analysis", 1991, 15.4).
 
     ``samples[policy][metric]`` holds one number a replication, in the same order for every policy. A metric that some
     policy could not deliver in some replication (None) is left out for that policy's pairs.
@@ -133,8 +140,13 @@ def compare_all(
     for metric in metrics:
         for first, second in itertools.combinations(samples, 2):
             a, b = samples[first][metric], samples[second][metric]
-            if None not in a and None not in b:
-                found.append(paired_difference(metric, first, second, a, b))  # type: ignore[arg-type]
+            if None in a or None in b:
+                continue
+            as_ratio = metric in ratios and min(*a, *b) > 0  # type: ignore[type-var, operator]
+            if as_ratio:
+                a, b = np.log(a), np.log(b)  # type: ignore[arg-type, assignment]
+            difference = paired_difference(metric, first, second, a, b)  # type: ignore[arg-type]
+            found.append(replace(difference, as_ratio=as_ratio))
     tested = [index for index, difference in enumerate(found) if difference.p_value is not None]
     adjusted = holm([p for difference in found if (p := difference.p_value) is not None])
     for index, value in zip(tested, adjusted, strict=True):

@@ -90,7 +90,7 @@ class Device:
                 shift = 1 + self.launch_noise * draw.standard_normal()
                 for repeat in range(self.num_repeats):
                     for row in self._take(case):
-                        for key in ("duration_s", "ttft_s", "tpot_s"):
+                        for key in ("duration_s", "ttft_s", "tpot_s", "overhead_s"):
                             if key in row:
                                 row[key] *= shift * (1 + self.noise * draw.standard_normal())
                         lines.append(row | {"case": case.key, "launch": launch, "repeat": repeat})
@@ -130,7 +130,7 @@ class Device:
         yield {
             "kind": "request", "regime": regime, "covariates": COVARIATES, "num_prompt_tokens": prompt,
             "num_cached_tokens": cached, "num_output_tokens": 17, "ttft_s": ttft_s,
-            "tpot_s": self.model.elapsed(decode, 16) / 16,
+            "tpot_s": self.model.elapsed(decode, 16) / 16, "overhead_s": self.model.overhead_s(prompt),
         }  # fmt: skip
 
     def _step(self, regime: str, plan: Plan) -> dict[str, Any]:

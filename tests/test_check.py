@@ -97,7 +97,10 @@ def test_fitted_and_scored_cases_never_overlap(rows: Path, profile: Path) -> Non
     assert hold_out.cases
     assert not fitted & set(hold_out.cases)
     checked = numbers(profile, rows)
-    assert {case["case"] for case in checked["cases"]} == set(hold_out.cases)
+    # An overhead alone is no case: it is part of a time to first token.
+    assert {case["case"] for case in checked["cases"]} == {
+        case for case in hold_out.cases if not case.startswith("overhead")
+    }
     assert checked["num_fitted_cases_not_scored"] == len(fitted)
 
 

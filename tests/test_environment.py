@@ -54,7 +54,8 @@ def npu_host(root: Path, text: str) -> Recorded:
         ("npu-smi", "info"): text,
         ("npu-smi", "info", "-t", "common", "-i", "0"): (DATA / "npu-smi-common.txt").read_text(),
     }
-    return Recorded("npu", root, printed, {"torch_npu": torch_npu, "vllm._version": SimpleNamespace(__commit_id__="gabc")})
+    modules = {"torch_npu": torch_npu, "vllm._version": SimpleNamespace(__commit_id__="gabc")}
+    return Recorded("npu", root, printed, modules)
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +75,12 @@ def model(tmp_path: Path) -> Path:
 def complete(identity: dict[str, Any]) -> Identity:
     """With what the engine adds."""
     engine = {
-        "dtype": "bfloat16", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "graph_mode": "eager", "block_size": 128
-    }  # fmt: skip
+        "dtype": "bfloat16",
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "graph_mode": "eager",
+        "block_size": 128,
+    }
     return Identity(**identity | engine)
 
 
@@ -134,7 +139,8 @@ def test_cuda_identity_comes_from_nvidia_smi_and_torch(tmp_path: Path, model: Pa
 def test_cpu_identity_names_threads_and_instruction_set(tmp_path: Path, model: Path) -> None:
     text = "Model name:   AMD EPYC\nCPU(s):   2\nFlags:  fpu avx2 avx512f avx512_bf16\n"
     torch = SimpleNamespace(get_num_threads=lambda: 1)
-    identity, environment = describe(Recorded("cpu", tmp_path, {("lscpu",): text}, {"torch": torch}), str(model), "dummy")
+    host = Recorded("cpu", tmp_path, {("lscpu",): text}, {"torch": torch})
+    identity, environment = describe(host, str(model), "dummy")
     assert complete(identity).device == "AMD EPYC, 1 threads, avx512_bf16"
     assert environment["lscpu"]["CPU(s)"] == "2"
     assert "Flags" not in environment["lscpu"]

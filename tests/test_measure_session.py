@@ -248,7 +248,7 @@ def test_an_impossible_row_is_one_line(tmp_path: Path) -> None:
     engine = ScriptedEngine()
 
     def broken(steps: Any) -> None:
-        steps.recorded = lambda: []
+        steps.recorded = list
 
     engine.prepare = broken
     outcome, _, _ = session(tmp_path / "rows.jsonl", engine, num_launches=1)

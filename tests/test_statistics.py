@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -168,3 +170,16 @@ def test_common_random_numbers_narrow_the_difference() -> None:
     assert paired.half_width is not None
     assert unpaired.half_width is not None
     assert paired.half_width < 0.6 * unpaired.half_width
+
+
+def test_a_factor_common_to_all_policies_takes_no_part_in_a_ratio() -> None:
+    """Replications that differ sixfold in load, one policy twice as slow in each: the ratio is 2 beyond doubt."""
+    load = np.array([1.0, 3.0, 6.0])
+    noise = np.array([0.01, -0.01, 0.0])
+    samples = {"slow": {"x": list(2 * load * np.exp(noise))}, "fast": {"x": list(load)}}
+    (ratio,) = compare_all(samples, ("x",), ratios=("x",))
+    (difference,) = compare_all(samples, ("x",))
+    assert ratio.as_ratio
+    assert math.exp(ratio.estimate.mean) == pytest.approx(2)
+    assert ratio.significant
+    assert not difference.significant

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -60,8 +61,8 @@ class OpenAiLaunch:
         self._texts = Texts(_VOCABULARY)
         self._answers: dict[str, list[int]] = {}
         self._num_fresh = 0
-        # Without a reset, what an earlier session asked may still be cached: texts carry the server's age.
-        self._salt = "" if self._can_reset else f"{self._metrics.get('process_cpu_seconds_total', 0.0)} "
+        # Without a reset, what an earlier session asked may still be cached: no two sessions use the same texts.
+        self._salt = "" if self._can_reset else f"{time.time_ns()} "
         self._description = self._describe()
 
     def describe(self) -> Description:
@@ -150,7 +151,9 @@ class OpenAiLaunch:
             yield f"finish_reason is {served.finish_reason!r}, expected 'length'"
         if len(served.token_s) != served.num_output_tokens:
             yield f"{len(served.token_s)} output tokens, expected {served.num_output_tokens}"
-        if expected_hit is not None and served.num_cached_tokens != expected_hit:
+        if expected_hit is not None and served.num_cached_tokens is None:
+            yield "the server reports no cached tokens: start it with --enable-prompt-tokens-details"
+        elif expected_hit is not None and served.num_cached_tokens != expected_hit:
             yield f"{served.num_cached_tokens} cached tokens reported, expected {expected_hit}"
         if case is None or not self._can_reset or not served.token_ids:
             return  # without a reset no prompt is put twice
@@ -187,7 +190,12 @@ class OpenAiLaunch:
             covariates=covariates,
             capacity=capacity,
             limits=Limits(**covariates, **capacity, graph_sizes=()),
-            environment={"url": server.url, "can_reset": self._can_reset, "has_metrics": bool(self._metrics)},
+            environment={
+                "device_type": told.get("device_type", "not known"),
+                "url": server.url,
+                "can_reset": self._can_reset,
+                "has_metrics": bool(self._metrics),
+            },
             engine_args=told,
             launch_id=None if started is None else f"{started:.3f}",
         )

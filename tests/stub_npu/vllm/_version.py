@@ -1,0 +1,1 @@
+__commit_id__ = "gstub"

@@ -1,0 +1,5 @@
+"""The platform is an NPU."""
+
+from types import SimpleNamespace
+
+current_platform = SimpleNamespace(device_type="npu")
