@@ -131,7 +131,7 @@ def compare_all(
     """All pairs of policies in all ``metrics``, with Holm's correction over the whole family.
 
     Times and rates, named in ``ratios``, are compared by their logarithms: a busier replication multiplies them for all
-    policies alike, and only ratios take that out (Jain, "The Art of Computer Systems Performance Analysis", 1991, 15.4).
+    policies alike, and only ratios take that out (the log transformation of Box and Cox, 1964).
 
     ``samples[policy][metric]`` holds one number a replication, in the same order for every policy. A metric that some
     policy could not deliver in some replication (None) is left out for that policy's pairs.
