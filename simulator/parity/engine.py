@@ -83,6 +83,7 @@ class Engine:
         finally:
             process.kill()
             process.wait()
+            process.stdout.close()
             feeder.join(timeout=1)
 
     def _command(self, *arguments: str) -> list[str]:
