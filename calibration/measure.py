@@ -87,22 +87,16 @@ class _Session:
         self.file = RowFile(path)
         self.on_file = read_measurements(path) if path.stat().st_size and _has_rows(path) else None
         self.launches: dict[str, set[int]] = {}
-        for row in self.on_file.rows if self.on_file else ():
-            if row.case is not None and row.launch is not None:
-                self.launches.setdefault(row.case, set()).add(row.launch)
         self.next_launch = _next_launch(self.on_file)
         self.resumed = False
         self.cases: list[Case] | None = None
         self.costs = Costs()
         self.begun_s = settings.now()
-        self.startup_s = 0.0
 
     def run(self) -> Outcome:
-        if self.on_file is not None and (limits := self.on_file.headers[0].limits):
-            cases = self._askable(Limits(**limits | {"graph_sizes": tuple(limits["graph_sizes"])}))
-            if not self._wanting(cases):
-                self.watcher.say(f"{self.file.path}: all {len(cases)} cases have {self.rules.num_launches} launches")
-                return self.outcome
+        if self._is_complete():
+            self.watcher.say(f"{self.file.path}: every case has {self.rules.num_launches} launches")
+            return self.outcome
         while self.cases is None or self.num_launches_left() > 0:
             self._launch()
             self.outcome.num_launches += 1
@@ -114,6 +108,23 @@ class _Session:
             )
         return self.outcome
 
+    def _is_complete(self) -> bool:
+        """Whether the file says so, without launching: by the limits of a launch with the arguments now asked for."""
+        asked = self.engine.engine_args.items()
+        for header in self.on_file.headers if self.on_file else ():
+            if header.limits and all(name in header.engine_args and header.engine_args[name] == v for name, v in asked):
+                limits = Limits(**header.limits | {"graph_sizes": tuple(header.limits["graph_sizes"])})
+                self._count(Covariates(**{name: header.limits[name] for name in Covariates.model_fields}))
+                return not self._wanting(self._askable(limits))
+        return False
+
+    def _count(self, covariates: Covariates) -> None:
+        """Which launches with these settings every case has on file."""
+        self.launches = {}
+        for row in self.on_file.rows if self.on_file else ():
+            if row.case is not None and row.launch is not None and row.covariates == covariates:
+                self.launches.setdefault(row.case, set()).add(row.launch)
+
     def _launch(self) -> None:
         begun_s = self.settings.now()
         launch = self.engine.launch()
@@ -122,6 +133,7 @@ class _Session:
             playing = _Launched(self, launch, self.settings.now() - begun_s)
             playing.warm_up()
             if self.cases is None:
+                self._count(playing.covariates)
                 self.cases = self._askable(playing.description.limits)
                 playing.pilot(self._wanting(self.cases))
                 self._fit_into_budget(playing)

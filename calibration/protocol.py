@@ -151,8 +151,10 @@ def _judgement(name: str, launches: Mapping[int, Sequence[float]], num_outliers:
 
 
 def _words(means: Sequence[float], interval: float | None, rules: Rules) -> str:
-    if interval is None or len(means) < rules.num_launches:
+    if len(means) < rules.num_launches:
         return f"too few launches: {len(means)} of {rules.num_launches}"
+    if interval is None:
+        return "a single launch: how far another would differ is not known"
     known = f"within {interval:.1%} over {len(means)} launches"
     if interval <= rules.interval:
         return f"stable: {known}"
@@ -166,10 +168,11 @@ def _machine(judgements: Sequence[Judgement], rules: Rules) -> tuple[bool, str]:
     if not judgements:
         return False, "nothing measured"
     known = [judgement.interval for judgement in judgements if judgement.interval is not None]
-    if not known or any(judgement.num_launches < rules.num_launches for judgement in judgements):
-        return False, f"not judged: some cases have fewer than {rules.num_launches} launches"
+    num_missing = sum(judgement.num_launches < max(rules.num_launches, 2) for judgement in judgements)
+    if num_missing:
+        return False, f"not judged: {num_missing} means have fewer than {max(rules.num_launches, 2)} launches"
     share = sum(judgement.stable for judgement in judgements) / len(judgements)
-    noise = sum(judgement.interval is None or judgement.interval > rules.usable for judgement in judgements)
+    noise = sum(interval > rules.usable for interval in known)
     num_values = sum(judgement.num_values for judgement in judgements)
     outliers = sum(judgement.num_outliers for judgement in judgements) / num_values
     facts = (

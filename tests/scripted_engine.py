@@ -117,6 +117,7 @@ class ScriptedEngine:
         self.drift = drift
         self.startup_s = startup_s
         self.limits = limits
+        self.engine_args = {"max_num_seqs": limits.max_num_seqs}
         self.clock_s = 0.0
         self.num_launches = 0
         self.identity: dict[str, Any] = dict(IDENTITY)
@@ -157,6 +158,7 @@ class ScriptedLaunch:
             },
             capacity={"num_gpu_blocks": limits.num_gpu_blocks, "block_size": limits.block_size},
             limits=limits,
+            engine_args=self.engine.engine_args,
         )
 
     def take(self, case: Case, repeat: int) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from calibration.cli import calibrate
-from calibration.engines.openai_server import OpenAiEngine
+from calibration.engines.openai_server import OpenAiEngine, _intervals
 from calibration.engines.streaming import samples
 from calibration.measurement import RequestRow, StepRow, read_measurements
+from calibration.play import Served
 from calibration.probes import Case
 from simulator.errors import InputError
 
@@ -178,6 +179,14 @@ def test_batches_show_steps_as_times_between_tokens(server: FakeServer) -> None:
         assert (row["kind"], row["num_decodes"]) == ("step", 2)
         assert row["duration_s"] > 0
         assert 2 * 33 <= row["decode_context"] <= 2 * (32 + 32)
+
+
+def test_tokens_that_arrive_together_show_no_step() -> None:
+    times = [0.1, 0.2, 0.3, 0.3, 0.5, 0.6, 0.7]
+    served = Served(32, len(times), begun_s=5.0, submit_s=0.0, token_s=times)
+    rows = list(_intervals([served], Case("decode", 32)))
+    assert [row["duration_s"] for row in rows] == pytest.approx([0.1, 0.1])
+    assert [row["decode_context"] for row in rows] == [32 + 5, 32 + 6]
 
 
 def measure(server: FakeServer, path: Path, *arguments: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from pathlib import Path
@@ -106,7 +107,23 @@ def test_nothing_on_file_is_measured_again(tmp_path: Path) -> None:
     outcome, watched, engine = session(path)
     assert (outcome.num_launches, outcome.num_takes, engine.num_launches) == (0, 0, 0)
     assert path.read_bytes() == before
-    assert "have 3 launches" in watched.said[-1]
+    assert "every case has 3 launches" in watched.said[-1]
+
+
+def test_other_settings_are_other_questions_to_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    session(path, num_launches=1)
+    fewer = dataclasses.replace(LIMITS, max_num_seqs=2)
+    outcome, _, _ = session(path, ScriptedEngine(limits=fewer), num_launches=1)
+    assert outcome.num_takes > 0
+    cases = {limits.max_num_seqs: {case.key for case in plan(limits)} for limits in (LIMITS, fewer)}
+    found: dict[int | None, set[str | None]] = {}
+    for row in read_measurements(path).rows:
+        found.setdefault(row.covariates.max_num_seqs, set()).add(row.case)
+    assert found == cases
+    for limits in (LIMITS, fewer):
+        again, _, engine = session(path, ScriptedEngine(limits=limits), num_launches=1)
+        assert (again.num_takes, engine.num_launches) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [InputError("the engine ended"), KeyboardInterrupt()])
@@ -220,6 +237,14 @@ def test_too_few_launches_are_not_judged(tmp_path: Path) -> None:
     assert not verdict.quiet
     assert verdict.machine.startswith("not judged")
     assert {judgement.verdict for judgement in verdict.judgements} == {"too few launches: 2 of 3"}
+
+
+def test_a_single_launch_is_not_judged_even_where_no_more_was_asked_for(tmp_path: Path) -> None:
+    session(tmp_path / "rows.jsonl", num_launches=1)
+    verdict = judge(read_measurements(tmp_path / "rows.jsonl"), Rules(num_launches=1))
+    assert not verdict.quiet
+    assert verdict.machine.startswith("not judged")
+    assert all(judgement.verdict.startswith("a single launch") for judgement in verdict.judgements)
 
 
 def test_noisy_cases_are_repeated_more_often_than_steady_ones(tmp_path: Path) -> None:

@@ -210,15 +210,76 @@ def test_interrupting_leaves_a_file_to_go_on_from(npu: dict[str, Any]) -> None:
     assert taken <= {(row.case, row.launch) for row in read_measurements(output).rows}
 
 
+LIVE_SCHEDULER = """
+import json, os, sys
+from types import SimpleNamespace
+from calibration.engines.recording import path_of
+from simulator.parity.vllm_engine import Vllm
+vllm = Vllm()
+engine = {
+    "max_model_len": 4096, "block_size": 16, "num_gpu_blocks": 100, "enable_prefix_caching": True, "max_loras": 0,
+    "speculative": None, "max_num_batched_tokens": 64, "max_num_seqs": 4, "long_prefill_token_threshold": 0,
+    "enable_chunked_prefill": True, "scheduler_reserve_full_isl": True, "policy": "fcfs", "watermark": 0.0,
+    "max_num_active_seqs": None, "long_prefill_token_threshold_adaptive": False, "async_scheduling": False,
+}
+found = {"version": vllm.version}
+for name, base in (("sync", vllm.scheduler), ("async", vllm.async_scheduler)):
+    config = vllm.config.SchedulerConfig(
+        max_model_len=4096, is_encoder_decoder=False, scheduler_cls=path_of(base), async_scheduling=name == "async"
+    )
+    vllm.scheduler = vllm.async_scheduler = config.get_scheduler_cls()
+    scheduler = vllm.make_scheduler(engine | {"async_scheduling": name == "async"}, events=False)
+    for number, length in enumerate((100, 5)):
+        scheduler.add_request(vllm.request.Request(
+            request_id=str(number), prompt_token_ids=list(range(1, length + 1)), pooling_params=None,
+            sampling_params=vllm.sampling_params(max_tokens=3), block_hasher=vllm.block_hasher(engine),
+        ))
+    while scheduler.has_unfinished_requests():
+        batch = scheduler.schedule()
+        names = list(batch.num_scheduled_tokens)
+        tokens = [[] if scheduler.requests[name].is_prefill_chunk else [7] for name in names]
+        scheduler.update_from_output(batch, vllm.outputs.ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
+        ))
+    steps = scheduler.recorder.take()
+    found[name] = {
+        "is_base": isinstance(scheduler, base), "pieces": [step.pieces for step in steps],
+        "times": [[step.scheduled_s, step.ended_s] for step in steps],
+    }
+print(json.dumps(found))
+"""
+# 64 tokens a step: a chunk of the first, its rest with the second prompt, then two decode steps of both.
+EXPECTED_PIECES = [[[64, 0]], [[36, 64], [5, 0]], [[1, 100], [1, 5]], [[1, 101], [1, 6]]]
+
+
 def live_paths() -> list[str]:
     return ["", *filter(None, [os.environ.get("KVCAST_ENGINE_PYTHONPATH")])]
 
 
+live = pytest.mark.skipif(not ENGINE_PYTHON, reason="KVCAST_ENGINE_PYTHON names no interpreter with vLLM")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not ENGINE_PYTHON, reason="KVCAST_ENGINE_PYTHON names no interpreter with vLLM")
+@live
 @pytest.mark.parametrize("path", live_paths())
-def test_the_real_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", path)
+def test_the_real_schedulers_are_recorded(path: str) -> None:
+    root = str(Path(__file__).parents[1])
+    paths = os.pathsep.join(filter(None, (path, root)))
+    done = subprocess.run(
+        [ENGINE_PYTHON, "-c", LIVE_SCHEDULER], env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for kind in ("sync", "async"):
+        assert found[kind]["is_base"], found["version"]
+        assert found[kind]["pieces"] == EXPECTED_PIECES, found["version"]
+        moments = [moment for pair in found[kind]["times"] for moment in pair]
+        assert moments == sorted(moments)
+
+
+@pytest.mark.slow
+@live
+def test_the_real_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
     arguments = {"max_model_len": 1024, "max_num_batched_tokens": 256, "max_num_seqs": 4, "enforce_eager": True}
     launch = VllmEngine(ENGINE_PYTHON, TINY, arguments).launch()
@@ -235,9 +296,10 @@ def test_the_real_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < cold["overhead_s"] < cold["ttft_s"]
         chunks = [row["prefill_pieces"][0] for row in rows if row["kind"] == "step" and row["num_prefills"]]
         assert chunks == [[256, 0], [256, 256], [14, 512], [14, 512]] or block != 128
-        decode = launch.take(Case("decode", block, num_requests=3), 0)
-        assert {row["num_decodes"] for row in decode} == {3}
-        assert decode[0]["decode_context"] == 3 * (block + 2 + 1)
+        decode = launch.take(Case("decode", block, num_requests=2), 0)
+        assert {row["num_decodes"] for row in decode} == {2}
+        # The first decode step (of block + 1 tokens each) is left out.
+        assert [row["decode_context"] for row in decode[:2]] == [2 * (block + 2), 2 * (block + 3)]
         mixed = launch.take(Case("mixed", block, num_requests=2, num_new_tokens=50), 0)
         assert {(row["num_decodes"], row["num_prefill_tokens"]) for row in mixed} == {(2, 50)}
     finally:

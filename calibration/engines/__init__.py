@@ -62,6 +62,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def engine_args(self) -> Fields:
+        """What was asked for: a part of what a description says."""
+        ...
+
+    @property
     def probes(self) -> frozenset[str]:
         """See above."""
         ...

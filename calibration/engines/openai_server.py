@@ -43,11 +43,11 @@ class OpenAiEngine:
             if name not in told:
                 raise InputError(f"a server does not tell its {name}: pass --engine-arg {name}={example}")
         self.server = Server(url, model, os.environ.get("OPENAI_API_KEY"))
-        self.told = told
+        self.engine_args = told
 
     def launch(self) -> OpenAiLaunch:
         """Look at the server. Raises InputError if it does not answer or does not serve the model."""
-        return OpenAiLaunch(self.server, self.told)
+        return OpenAiLaunch(self.server, self.engine_args)
 
 
 class OpenAiLaunch:
@@ -231,7 +231,9 @@ def _intervals(served: list[Served], case: Case) -> Iterator[Fields]:
     first = served[0]
     times = [first.begun_s + second for second in first.token_s]
     for index in range(1, len(times) - 1):
-        if begin_s <= times[index] and times[index + 1] <= end_s:
+        # Tokens that came together tell of no single step.
+        alone = times.count(times[index]) == times.count(times[index + 1]) == 1
+        if alone and begin_s <= times[index] and times[index + 1] <= end_s:
             contexts = [
                 case.num_prompt_tokens + sum(request.begun_s + at <= times[index] for at in request.token_s)
                 for request in served
