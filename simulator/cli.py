@@ -187,7 +187,6 @@ def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None
     from simulator.parity.verify import Tally, dialect_of, random_cases, read_case, shrink
     from simulator.parity.verify import verify as compare_with
 
-    given = [read_case(path) for path in case_files]
     with Engine(engine_python) as engine:
         version = engine.version()
         dialect, verified = dialect_of(version)
@@ -195,6 +194,7 @@ def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None
             click.echo(
                 f"warning: vLLM {version} is not a verified version; comparing with dialect vllm-{dialect}", err=True
             )
+        given = [read_case(path, dialect) for path in case_files]
         cases = [given] if given else random_cases(dialect, **chosen)
         num_cases = len(given) or chosen["num_cases"] * len(cases)
         tally = Tally()

@@ -129,6 +129,21 @@ class DecodeGroup:
             heapq.heappop(changes)
         return changes[0]
 
+    def pass_borders(self, index: int) -> list[Request]:
+        """The members at a border in step ``index``, in running order; filed under their next one."""
+        visits = self.border.pop(index, None)
+        if visits is None:  # those that were filed here have left
+            return []
+        if len(visits) > 1:
+            visits.sort(key=in_order)
+        following = self.border.get(index + self.block_size)
+        if following is None:
+            self.border[index + self.block_size] = list(visits)
+            heapq.heappush(self._borders, index + self.block_size)
+        else:
+            following.extend(visits)
+        return visits
+
     def pass_border(self, request: Request, index: int) -> None:
         """File a member that just took a block under its next border."""
         self._file_border(request, index + self.block_size)

@@ -87,10 +87,16 @@ class Stretch:
 
     def _pass_borders(self, index: int, lead: int) -> None:
         """The borders of a step in which nothing else happens and blocks suffice."""
-        border = self._scheduler.group.border
-        visits = border.get(index, [])
-        if lead and index + 1 in border:
-            visits = visits + border[index + 1]
+        scheduler = self._scheduler
+        if not lead:
+            take_one, publish_last = scheduler.pool.take_one, scheduler.kv.publish_last
+            for request in scheduler.group.pass_borders(index):
+                block = take_one()
+                publish_last(request)
+                request.blocks.append(block)
+            return
+        border = scheduler.group.border
+        visits = border.get(index, []) + border.get(index + 1, [])
         if len(visits) > 1:
             visits.sort(key=in_order)
         for request in visits:

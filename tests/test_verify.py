@@ -159,7 +159,7 @@ def test_an_interpreter_without_vllm(complaint: Callable[..., str], python: Make
 
 def test_an_engine_that_breaks_off(complaint: Callable[..., str], python: MakeEngine) -> None:
     broken = python('case "$*" in *--describe*) echo \'{"vllm": "0.32.0"}\';; *) exit 7;; esac')
-    assert "the harness ended with exit code 7" in complaint("--engine-python", broken)
+    assert "the harness ended early (exit code 7)" in complaint("--engine-python", broken)
 
 
 @pytest.mark.parametrize(

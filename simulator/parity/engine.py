@@ -26,7 +26,8 @@ class Engine:
     """
 
     def __init__(self, python: str | Path) -> None:
-        self.python = str(python)
+        # The child runs in its own folder, so that nothing where the user stands shadows a module of the engine.
+        self.python = str(Path(python).absolute()) if os.sep in str(python) else str(python)
         self._folder = tempfile.TemporaryDirectory(prefix="kvcast-verify-")
         package = Path(self._folder.name, "simulator", "parity")
         package.mkdir(parents=True)
@@ -46,7 +47,12 @@ class Engine:
         """vLLM's version there. Raises InputError if the interpreter does not run or cannot import vLLM."""
         try:
             done = subprocess.run(
-                self._command("--describe"), env=self._environment(), capture_output=True, text=True, check=False
+                self._command("--describe"),
+                env=self._environment(),
+                cwd=self._folder.name,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
             raise InputError(
@@ -60,12 +66,14 @@ class Engine:
 
     def play(self, cases: Iterable[dict[str, Any]], mode: str | None = None) -> Iterator[dict[str, Any]]:
         """What vLLM decided in each case, in order. ``mode``: None for whole records, ``digest`` or ``time-only``."""
+        complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed below; a pipe that nobody reads would fill up
         process = subprocess.Popen(
             self._command(*([f"--{mode}"] if mode else [])),
             env=self._environment(),
+            cwd=self._folder.name,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=complaints,
             text=True,
         )
         assert process.stdin is not None
@@ -77,13 +85,14 @@ class Engine:
                 if line.startswith("{"):
                     yield json.loads(line)
             if process.wait() != 0:
-                raise InputError(
-                    f"--engine-python {self.python}: the harness ended with exit code {process.returncode}"
-                )
+                complaints.seek(0)
+                why = (complaints.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+                raise InputError(f"--engine-python {self.python}: the harness ended early ({why})")
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
+            complaints.close()
             feeder.join(timeout=1)
 
     def _command(self, *arguments: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -84,19 +85,16 @@ class Difference:
 
 def dialect_of(version: str) -> tuple[str, bool]:
     """The dialect for a vLLM version, and whether that very version was verified; else the nearest one."""
-    numbers = version.split(".")
-    for dialect in DIALECTS:
-        if version == dialect or version.startswith(dialect + "."):
-            return dialect, True
-    try:
-        minor = int(numbers[0]) * 100 + int(numbers[1])
-    except (IndexError, ValueError):
-        raise InputError(f"vLLM version {version!r}: expected something like 0.32.0") from None
-    return min(DIALECTS, key=lambda dialect: abs(int(dialect.split(".")[1]) - minor)), False
+    numbers = re.match(r"(\d+)\.(\d+)(\.0(\+|$))?", version)
+    if numbers is None:
+        raise InputError(f"vLLM version {version!r}: expected something like 0.32.0")
+    minor = 100 * int(numbers[1]) + int(numbers[2])
+    nearest_one = min(DIALECTS, key=lambda dialect: abs(int(dialect.split(".")[1]) - minor))
+    return nearest_one, nearest_one == f"{numbers[1]}.{numbers[2]}" and numbers[3] is not None
 
 
-def read_case(path: str | Path) -> Case:
-    """A case file. Raises InputError for anything else."""
+def read_case(path: str | Path, dialect: str) -> Case:
+    """A case file of that dialect. Raises InputError for anything else."""
     try:
         case = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -106,6 +104,11 @@ def read_case(path: str | Path) -> Case:
     if not isinstance(case, dict) or case.get("format") != FORMAT:
         found = case.get("format") if isinstance(case, dict) else type(case).__name__
         raise InputError(f"{path}: format: got {found!r}, expected {FORMAT!r}")
+    missing = [name for name in ("dialect", "engine", "requests", "actions", "family", "seed") if name not in case]
+    if missing:
+        raise InputError(f"{path}: {missing[0]}: missing, expected a whole case of format {FORMAT!r}")
+    if case["dialect"] != dialect:
+        raise InputError(f"{path}: dialect: got {case['dialect']!r}, expected {dialect!r}, that of the engine's vLLM")
     case.pop("difference", None)
     return case
 
