@@ -44,11 +44,6 @@ class BlockPool:
         self.num_evictions = 0
 
     @property
-    def usage(self) -> float:
-        """Share of the usable blocks held by requests (vLLM's ``kv_cache_usage_perc``)."""
-        return 1 - self.num_free / (self.num_blocks - 1)
-
-    @property
     def free(self) -> Iterator[int]:
         """The free list, front first."""
         left = dict(self._left)

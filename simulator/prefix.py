@@ -11,7 +11,6 @@ from __future__ import annotations
 from simulator.request import Prompt
 
 _OFFSET_BITS = 28  # tokens in one run; a key is (chain << _OFFSET_BITS) + tokens of the run up to the block's end
-MAX_RUN_TOKENS = (1 << _OFFSET_BITS) - 1
 PRIVATE = 1 << 62  # keys from here on lie in tokens that occur nowhere else: no other request can ever look them up
 
 

@@ -18,15 +18,6 @@ def test_first_blocks_are_the_first_and_the_null_block_is_never_handed_out():
     pool = BlockPool(5)
     assert pool.take(4) == [1, 2, 3, 4]
     assert pool.num_free == 0
-    assert pool.usage == 1
-
-
-def test_usage_leaves_the_null_block_out():
-    """vLLM: usage = 1 - free / (N - 1)."""
-    pool = BlockPool(11)
-    assert pool.usage == 0
-    pool.take(4)
-    assert pool.usage == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,6 @@ class Replay:
         self.labels: dict[int, int] = {}
         self.counted = dict.fromkeys(_FAMILIES, 0)
         self.preempted_by_reset: list[int] = []
-        self.num_request_steps = 0
 
     def run(self, limit: float = inf) -> list[Record]:
         """The records of the case, ``limit`` of them at most."""
@@ -139,7 +138,6 @@ class Replay:
 
     def _schedule_record(self, plan: Plan) -> Record:
         rows = self.scheduler.scheduled(plan)
-        self.num_request_steps += len(rows)
         preempted, self.preempted_by_reset = self.preempted_by_reset, []
         return {
             "scheduled": [[request.request_id, tokens, drafts] for request, tokens, drafts in rows],
