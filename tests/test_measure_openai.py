@@ -147,7 +147,8 @@ def test_overhead_terms_are_what_server_and_engine_did_not_take(server: FakeServ
         assert row["http_s"] == pytest.approx(row["ttft_s"] - SERVER_S)
         assert row["http_s"] > 0
         assert row["frontend_s"] == pytest.approx(SERVER_S - ENGINE_S, abs=1e-9)
-        assert row["tpot_s"] >= TOKEN_S
+        # The server's own clock spaces the tokens; the client may see the first of them late, never all of them.
+        assert row["total_s"] >= SERVER_S + TOKEN_S
 
 
 def test_without_metrics_overhead_terms_are_not_known(server: FakeServer) -> None:

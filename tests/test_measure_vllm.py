@@ -201,7 +201,7 @@ def test_interrupting_leaves_a_file_to_go_on_from(npu: dict[str, Any]) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    assert process.returncode in (130, -signal.SIGINT), errors  # a shell shows the same for both
     assert "interrupted; the same command goes on from here" in errors
     taken = {(row.case, row.launch) for row in read_measurements(output).rows}
     assert taken
