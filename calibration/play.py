@@ -120,12 +120,7 @@ class Player:
         """The rows of one take. A failed check marks all of them."""
         play = {"ttft": self._ttft, "chunk": self._chunk, "decode": self._decode, "mixed": self._mixed}[case.probe]
         rows, problems = play(case, repeat)
-        for row in rows:
-            row["case"] = case.key
-            row["interface"] = "in_process"
-            if problems:
-                row["failed"] = "; ".join(problems)
-        return rows
+        return marked(rows, case, "in_process", problems)
 
     # The probes -----------------------------------------------------------------------------------------------------
 
@@ -271,6 +266,16 @@ class Player:
             step.fields(regime=regime if step.prefills else "decode", index=index, graph_sizes=self.graph_sizes)
             for index, step in enumerate(steps)
         ]
+
+
+def marked(rows: list[Fields], case: Case, interface: str, problems: Sequence[str]) -> list[Fields]:
+    """The rows of one take with what they share: its case, where it was seen from, and the checks that failed."""
+    for row in rows:
+        row["case"] = case.key
+        row["interface"] = interface
+        if problems:
+            row["failed"] = "; ".join(problems)
+    return rows
 
 
 def request_fields(served: Served, steps: Sequence[Step], expected_hit: int, regime: str) -> Fields:

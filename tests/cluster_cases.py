@@ -304,3 +304,14 @@ def intervals(pairs: Any) -> list[tuple[float, float]]:
 def holders(requests: Sequence[Request]) -> Counter[int]:
     """How many of the requests hold each block."""
     return Counter(block for one in requests for block in one.blocks)
+
+
+def check(case: Case, **more: Any) -> dict[str, Seen]:
+    """Run the case in all modes, hold all records equal (law 7), and return the runs."""
+    seen = {name: serve(case, **more, **mode) for name, mode in MODES.items()}
+    plain = record(seen["plain"])
+    for name in ("stepping", "advancing"):
+        other = record(seen[name])
+        for what, value in plain.items():
+            assert other[what] == value, (name, what)
+    return seen

@@ -12,22 +12,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from cluster_cases import MODES, Case, Seen, record, serve
+from cluster_cases import MODES, Case, Seen, check, serve
 from drawn_clusters import cases
 from hypothesis import HealthCheck, given, settings
 
 DYADIC = ("linear", {"step_s": 0.25})
-
-
-def check(case: Case) -> dict[str, Seen]:
-    """Run the case in all modes, hold all records equal, and return the runs."""
-    seen = {name: serve(case, **mode) for name, mode in MODES.items()}
-    plain = record(seen["plain"])
-    for name in ("stepping", "advancing"):
-        other = record(seen[name])
-        for what, value in plain.items():
-            assert other[what] == value, (name, what)
-    return seen
 
 
 def test_law_7_advancing_equals_stepping() -> None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from cluster_cases import MODES, Case, Seen, record, serve, step_time
+from cluster_cases import MODES, Case, check, record, serve, step_time
 from drawn_clusters import cases
 from drawn_drafts import DraftingCase, drafting, noises
 from hypothesis import HealthCheck, given, settings
@@ -88,16 +88,6 @@ def test_no_noise_is_noise_of_nothing() -> None:
     assert record(serve(case, noise=[StepNoise([0.0])])) == record(serve(case))
 
 
-def check(case: Case, noise: list[StepNoise] | None) -> dict[str, Seen]:
-    seen = {name: serve(case, noise=noise, **mode) for name, mode in MODES.items()}
-    plain = record(seen["plain"])
-    for name in ("stepping", "advancing"):
-        other = record(seen[name])
-        for what, value in plain.items():
-            assert other[what] == value, (name, what)
-    return seen
-
-
 def test_law_7_with_noise_and_drafts() -> None:
     """Advancing equals stepping to the bit, with noise that wraps around every few steps, and with drafts."""
     met: Counter[str] = Counter()
@@ -109,7 +99,7 @@ def test_law_7_with_noise_and_drafts() -> None:
     def hold(case: Case, data: st.DataObject) -> None:
         shortest_s = step_time(case.formula, case.overhead, **case.coefficients).shortest_s()
         noise = data.draw(st.none() | noises(shortest_s, case.num_instances))
-        seen = check(case, noise)
+        seen = check(case, noise=noise)
         for one in seen["plain"].requests:
             assert one.state == "refused" or one.num_output_tokens == min(one.oracle_num_output_tokens, one.max_tokens)
         drafts, advances = isinstance(case, DraftingCase), seen["advancing"].advances

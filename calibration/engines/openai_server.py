@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from calibration.engines import Description, Fields
 from calibration.engines.streaming import Server
-from calibration.play import Served, Texts, request_fields
+from calibration.play import Served, Texts, marked, request_fields
 from calibration.probes import NUM_DECODE_STEPS, Case, Limits
 from simulator.errors import InputError
 
@@ -75,12 +75,7 @@ class OpenAiLaunch:
     def take(self, case: Case, repeat: int) -> list[Fields]:
         """The rows of one take. A failed check marks all of them."""
         rows, problems = (self._ttft if case.probe == "ttft" else self._decode)(case, repeat)
-        for row in rows:
-            row["case"] = case.key
-            row["interface"] = "http"
-            if problems:
-                row["failed"] = "; ".join(problems)
-        return rows
+        return marked(rows, case, "http", problems)
 
     def _ttft(self, case: Case, repeat: int) -> tuple[list[Fields], list[str]]:
         """Cold and warm in turn, as the in-process engine does; without a reset, cold is a text never sent before."""
