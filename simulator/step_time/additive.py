@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from simulator.step_time.formula import StepTime, Work
+from simulator.step_time.formula import StepTime, Work, context_read
 
 
 class Additive(StepTime):
@@ -54,11 +54,6 @@ class Additive(StepTime):
             + self._request_s * (decodes + plan.num_prefills)
             + self._token_s * (tokens + (decodes if self._padding is None else self._padding(decodes)))
             + self._prefill_pair_s * plan.prefill_pairs
-            + self._context_s
-            * (
-                plan.decode_context
-                + decodes * (num_steps - 1) * 0.5
-                + plan.num_prefills * plan.prefill_pairs / (tokens + (tokens == 0))
-            )
+            + self._context_s * context_read(plan, num_steps)
         )
         return seconds

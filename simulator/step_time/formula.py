@@ -118,3 +118,15 @@ class StepTime:
         if plan.num_prefills and plan.num_decodes and not measured.mixed_steps:
             return PRIOR
         return self._within
+
+
+def context_read(plan: Work, num_steps: int) -> Any:
+    """KV entries that a step reads, in the mean over ``num_steps``: each decode its context, each chunk that of its
+    middle token (its pairs over its tokens).
+    """
+    tokens = plan.num_prefill_tokens
+    return (
+        plan.decode_context
+        + plan.num_decodes * (num_steps - 1) * 0.5
+        + plan.num_prefills * plan.prefill_pairs / (tokens + (tokens == 0))
+    )
