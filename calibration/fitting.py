@@ -37,9 +37,11 @@ def fit_profile(name: str, options: Options) -> tuple[Profile, str]:
     files = read_together(options.rows)
     if options.prior == "roofline" and options.device is None:
         raise InputError("--prior roofline: needs --device NAME, whose data sheet it reads")
+    identity = files[0].header.identity
     known = Known(
-        geometry=_shape(files[0].header.identity, options.geometry),
+        geometry=_shape(identity, options.geometry),
         device=None if options.device is None else load_device(options.device),
+        tensor_parallel_size=identity.tensor_parallel_size,
     )
     priors = None if options.prior == "none" else known.priors
     parts = split(averaged(observe(files)), options.hold_out)
@@ -70,12 +72,14 @@ def graph_sizes(files: Sequence[Measurements]) -> tuple[int, ...]:
 
 
 def _shape(identity: Identity, path: Path | None) -> Geometry:
-    """The geometry of what one device of this engine holds."""
-    num_devices = identity.tensor_parallel_size * identity.pipeline_parallel_size
-    if path is None and num_devices > 1:
-        raise InputError(f"{identity.model} was measured on {num_devices} devices: pass the share of one, --geometry")
+    """The geometry of the model, or of a pipeline stage's layers: the ranks of tensor parallelism share it."""
+    if path is None and identity.pipeline_parallel_size > 1:
+        raise InputError(
+            f"{identity.model} was measured in {identity.pipeline_parallel_size} pipeline stages: pass the layers of "
+            "one, --geometry"
+        )
     shape = load_geometry(identity.model, path, identity.dtype)
-    if shape.model != identity.model:
+    if path is not None and shape.model != identity.model:
         raise InputError(f"{path}: model is {shape.model!r}, the rows are of {identity.model!r}")
     return shape
 

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.resources
 from dataclasses import dataclass
 
-from calibration.geometry import Geometry
-from simulator.errors import InputError, nearest
+from calibration.devices import Device, load_device
+from calibration.geometry import Geometry, Rank
 
-_DEVICE_TABLE = "Ascend/msmodeling device table"
-
-
-@dataclass(frozen=True)
-class Device:
-    """Reachable rates of a device (peak times the share that the source assumes reachable), and its visible memory."""
-
-    name: str
-    flops_per_s: float
-    bytes_per_s: float
-    memory_bytes: int
-    memory_source: str
-    source: str
+__all__ = ["Device", "Prior", "load_device", "rank_roofline", "roofline"]
 
 
 @dataclass(frozen=True)
@@ -32,55 +18,81 @@ class Prior:
     source: str
 
 
-def load_device(name: str) -> Device:
-    """The device of this name in the shipped table. Raises InputError for an unknown one."""
-    rows = {row["device"]: row for row in _table("devices.csv")}
-    if name not in rows:
-        raise InputError(f"--device: unknown {name!r}{nearest(name, rows)}")
-    row = rows[name]
-    visible_gib, memory_source = row["memory_gib"], f"{name}: nominal ({_DEVICE_TABLE}); an engine sees less"
-    for seen in _table("visible_memory.csv"):
-        if seen["memory_gib"] == row["memory_gib"]:
-            visible_gib, memory_source = seen["visible_gib"], f"{seen['visible_gib']} GiB visible: {seen['source']}"
-    compute, memory = float(row["assumed_compute_efficiency"]), float(row["assumed_memory_efficiency"])
-    return Device(
-        name=name,
-        flops_per_s=float(row["bf16_tflops"]) * 1e12 * compute,
-        bytes_per_s=float(row["memory_bandwidth_tib_per_s"]) * 1024**4 * memory,
-        memory_bytes=int(float(visible_gib) * 1024**3),
-        memory_source=memory_source,
-        source=(
-            f"{name}: {row['bf16_tflops']} TFLOP/s x {compute:g}, "
-            f"{row['memory_bandwidth_tib_per_s']} TiB/s x {memory:g} ({_DEVICE_TABLE}; the shares are its assumptions)"
-        ),
-    )
+def roofline(geometry: Geometry, device: Device, tensor_parallel_size: int = 1) -> dict[str, Prior]:
+    """Priors of the formulas' device-side coefficients, for one rank. Raises InputError where heads cannot be split so.
 
-
-def _table(file: str) -> list[dict[str, str]]:
-    path = importlib.resources.files("calibration") / "data" / "ascend_devices" / file
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-
-
-def roofline(geometry: Geometry, device: Device) -> dict[str, Prior]:
-    """Priors of the formulas' device-side coefficients. Host times have none: they must be measured.
-
-    Each is bytes or operations over the reachable rate. A ``step_s`` is host and device together, so it has no
-    prior either.
+    See ``rank_roofline``.
     """
+    return rank_roofline(geometry.rank(tensor_parallel_size), device)
 
-    def reads(num_bytes: int, what: str) -> Prior:
-        return Prior(num_bytes / device.bytes_per_s, f"{num_bytes} bytes of {what}; {device.source}")
 
-    def computes(flops: int, what: str) -> Prior:
-        return Prior(flops / device.flops_per_s, f"{flops} operations {what}; {device.source}")
+def rank_roofline(rank: Rank, device: Device) -> dict[str, Prior]:
+    """Priors of the formulas' device-side coefficients, for this rank.
 
-    return {
-        "device_step_s": reads(geometry.step_read_bytes, "weights read once a step"),
-        "weights_s": reads(geometry.step_read_bytes, "weights read once a step"),
-        "prefill_token_s": computes(geometry.prefill_token_flops, "a prefill token (layers)"),
-        "token_s": computes(geometry.prefill_token_flops, "a token (layers)"),
-        "prefill_pair_s": computes(geometry.pair_flops, "a query-key pair"),
-        "decode_token_s": computes(geometry.decode_token_flops, "a decode (layers and output head)"),
-        "context_s": reads(geometry.kv_bytes_per_token, "keys and values a token of context"),
-        "decode_context_s": reads(geometry.kv_bytes_per_token, "keys and values a token of context"),
+    Each is bytes or operations over the reachable rate; a token's time includes its share of the bytes that ranks send
+    each other. Host times have none: they must be measured, and the latency of the collectives (``num_collectives`` a
+    step, whatever it holds) is one of them. A ``step_s`` is host and device together, so it has no prior either.
+
+    ``experts_s`` and ``expert_share`` are there for a mixture of experts only. ``device_step_s`` belongs to a formula
+    that knows no experts: it then reads all of them, as a step of many tokens does. A context is read or, with latent
+    attention on few ranks, computed with, whichever takes longer.
+    """
+    of_rank = _Sheet(rank, device)
+    priors = {
+        "device_step_s": of_rank.reads(rank.step_read_bytes + rank.expert_bytes, "weights read once a step"),
+        "weights_s": of_rank.reads(rank.step_read_bytes, "weights read once a step"),
+        "prefill_token_s": of_rank.token("a prefill token (layers)", head=False),
+        "token_s": of_rank.token("a token (layers)", head=False),
+        "prefill_pair_s": of_rank.computes(rank.pair_flops, "a query-key pair"),
+        "decode_token_s": of_rank.token("a decode (layers and output head)", head=True),
+        "context_s": of_rank.context(),
+        "decode_context_s": of_rank.context(),
     }
+    experts = rank.geometry.experts
+    if experts is not None:
+        share = f"{experts.num_active} of {experts.num_experts} experts a token; {rank.geometry.source}"
+        priors["experts_s"] = of_rank.reads(rank.expert_bytes, "routed experts of all layers")
+        priors["expert_share"] = Prior(experts.share, share)
+    return priors
+
+
+class _Sheet:
+    """Bytes and operations of a rank -> priors by its device's data sheet."""
+
+    def __init__(self, rank: Rank, device: Device) -> None:
+        self._rank = rank
+        self._device = device
+        num_ranks = rank.tensor_parallel_size * rank.data_parallel_size
+        self._whose = f" on one of {num_ranks} ranks" if num_ranks > 1 else ""
+
+    def reads(self, num_bytes: int, what: str) -> Prior:
+        device = self._device
+        return Prior(num_bytes / device.bytes_per_s, f"{num_bytes} bytes of {what}{self._whose}; {device.source}")
+
+    def computes(self, flops: int, what: str) -> Prior:
+        device = self._device
+        return Prior(flops / device.flops_per_s, f"{flops} operations {what}{self._whose}; {device.source}")
+
+    def token(self, what: str, *, head: bool) -> Prior:
+        """Arithmetic of a token in the layers' format, of its logits in 16 bits, and what it has ranks send."""
+        rank, device = self._rank, self._device
+        arithmetic = rank.geometry.arithmetic
+        head_flops = rank.head_token_flops if head else 0
+        rate = device.rate(arithmetic)
+        value = rank.layer_token_flops / rate + head_flops / device.flops_per_s
+        source = f"{rank.layer_token_flops + head_flops} operations {what}{self._whose}"
+        if rate != device.flops_per_s:
+            source += f", those of the layers in {arithmetic} at {rate / device.flops_per_s:.4g} times the rate"
+        source += f"; {device.source}"
+        sent = rank.all_reduce_bytes_per_token + rank.dispatch_bytes_per_token
+        if sent:
+            value += sent / device.link_bytes_per_s
+            source += f"; {sent} bytes sent to other ranks; {device.link_source}"
+        return Prior(value, source)
+
+    def context(self) -> Prior:
+        """Reading a token of context, or computing with it."""
+        rank = self._rank
+        read = self.reads(rank.kv_bytes_per_token, "keys and values a token of context")
+        computed = self.computes(rank.context_flops, "a token of context")
+        return max(read, computed, key=lambda prior: prior.value)
