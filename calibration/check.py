@@ -1,8 +1,9 @@
 """How far a profile is off on cases that its fit never saw, by regime, against limits.
 
 What was fitted is known by its cases (``profile.errors.in_sample``), not by its file, so that rows added to a file
-later do not turn a fitted case into a new one. A machine whose own repeats differ by more than a limit allows cannot
-show that the limit is kept: the verdict then says *noisy*, never *pass*.
+later do not turn a fitted case into a new one. A machine on which the typical mean is known less well than the
+tightest limit cannot show that this limit is kept, nor can an error that only the machine's own spread excuses: the
+verdict then says *noisy*, never *pass*.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class Limits:
     ttft_within: float = 0.10
     ttft_share: float = 0.90
     ttft_worst: float = 0.25
+
+    @property
+    def tightest(self) -> float:
+        """The least of the limits on medians."""
+        return min(self.decode, self.prefill, self.mixed)
 
     def of(self, regime: Regime) -> float:
         """The limit of a regime's median error."""
@@ -78,8 +84,8 @@ class Judged:
 
     @property
     def noisy(self) -> bool:
-        """Whether the machine's own spread is above what the limit can show."""
-        return self.allowed > self.limit
+        """Whether only the machine's own spread excuses the value."""
+        return self.limit < self.value <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,12 @@ class Check:
     num_unused: int
     num_disturbed: int
     machines: tuple[str, ...]
-    quiet: bool
+    resolves: bool
 
     @property
     def noisy(self) -> bool:
-        """Whether repeats differ by more than lets this machine show a pass."""
-        return not self.quiet or any(one.noisy for one in self.judged)
+        """Whether launches differ by more than lets this machine show a pass."""
+        return not self.resolves or any(one.noisy for one in self.judged)
 
     @property
     def verdict(self) -> str:
@@ -138,7 +144,7 @@ def check(profile: Profile, files: Sequence[Measurements], limits: Limits) -> Ch
         num_unused=sum(len(file.unused) for file in files),
         num_disturbed=sum(len(observation.disturbed) for observation in new),
         machines=tuple(machine.machine for machine in machines),
-        quiet=all(machine.quiet for machine in machines),
+        resolves=all(machine.interval is not None and machine.interval <= limits.tightest for machine in machines),
     )
 
 

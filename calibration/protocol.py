@@ -108,11 +108,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All judgements, and what they say about the machine. ``quiet``: most of them are stable."""
+    """All judgements, and what they say about the machine. ``quiet``: most of them are stable. ``interval``: within
+    what share of itself the typical mean is known (None: too few launches to say).
+    """
 
     judgements: tuple[Judgement, ...]
     quiet: bool
     machine: str
+    interval: float | None
 
 
 def judge(measurements: Measurements, rules: Rules | None = None) -> Verdict:
@@ -164,26 +167,27 @@ def _words(means: Sequence[float], interval: float | None, rules: Rules) -> str:
     return f"noisy: {known}, which differ by up to {apart:.0%}; no difference below that means anything"
 
 
-def _machine(judgements: Sequence[Judgement], rules: Rules) -> tuple[bool, str]:
+def _machine(judgements: Sequence[Judgement], rules: Rules) -> tuple[bool, str, float | None]:
     if not judgements:
-        return False, "nothing measured"
+        return False, "nothing measured", None
     known = [judgement.interval for judgement in judgements if judgement.interval is not None]
     num_missing = sum(judgement.num_launches < max(rules.num_launches, 2) for judgement in judgements)
     if num_missing:
-        return False, f"not judged: {num_missing} means have fewer than {max(rules.num_launches, 2)} launches"
+        return False, f"not judged: {num_missing} means have fewer than {max(rules.num_launches, 2)} launches", None
     share = sum(judgement.stable for judgement in judgements) / len(judgements)
     noise = sum(interval > rules.usable for interval in known)
     num_values = sum(judgement.num_values for judgement in judgements)
     outliers = sum(judgement.num_outliers for judgement in judgements) / num_values
+    typical = statistics.median(known)
     facts = (
-        f"{share:.0%} of {len(judgements)} means known within {rules.interval:.0%}, median interval "
-        f"{statistics.median(known):.1%}, {outliers:.1%} outliers"
+        f"{share:.0%} of {len(judgements)} means known within {rules.interval:.0%}, median interval {typical:.1%}, "
+        f"{outliers:.1%} outliers"
     )
     if share >= 0.8:
-        return True, f"quiet machine: {facts}"
+        return True, f"quiet machine: {facts}", typical
     if noise <= 0.2 * len(judgements):
-        return False, f"restless machine: {facts}; usable, with wider errors"
-    return False, f"noisy machine: {facts}; measure again when nothing else runs"
+        return False, f"restless machine: {facts}; usable, with wider errors", typical
+    return False, f"noisy machine: {facts}; measure again when nothing else runs", typical
 
 
 def _timed(rows: Iterable[Row]) -> Iterable[tuple[str, Row, float]]:

@@ -11,8 +11,8 @@ from simulator.profile import Profile
 _SENTENCES = {
     "pass": "PASS: every error is within its limit.",
     "noisy": (
-        f"NOISY: every error is within its limit or {SPREADS} times this machine's own spread, but repeats differ by "
-        "more than the limits allow: this machine cannot show a pass. Repeat on a quiet one."
+        f"NOISY: every error is within its limit or {SPREADS} times this machine's own spread, but launches differ by "
+        "more than the limits: this machine cannot show a pass. Repeat on a quiet one."
     ),
     "fail": "FAIL: beyond the limits.",
 }
@@ -53,7 +53,7 @@ def numbers(checked: Check) -> dict[str, Any]:
     return {
         "verdict": checked.verdict,
         "machines": list(checked.machines),
-        "quiet": checked.quiet,
+        "resolves_limits": checked.resolves,
         "num_cases": len(checked.scored),
         "num_fitted_cases_not_scored": checked.num_fitted,
         "num_outlying_rows": checked.num_outliers,
