@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, Fitted
 from calibration.fit import Fit, rounded
-from calibration.geometry import Geometry
+from calibration.geometry import Geometry, Rank
 from calibration.hold_out import Split
 from calibration.measurement import Measurements
 from calibration.observations import measured_range
@@ -36,15 +36,28 @@ _DEFAULT_UTILIZATION = 0.92  # vLLM's default of gpu_memory_utilization
 
 @dataclass(frozen=True)
 class Known:
-    """What is known beside the rows: the model's shape, and the device's data sheet where one was named."""
+    """What is known beside the rows: the whole model's shape, over how many ranks its matrices are split, and the
+    device's data sheet where one was named.
+    """
 
     geometry: Geometry
     device: Device | None = None
+    tensor_parallel_size: int = 1
+
+    @property
+    def rank(self) -> Rank:
+        """The share of one rank. Raises InputError where heads cannot be split so."""
+        return self.geometry.rank(self.tensor_parallel_size)
+
+    @property
+    def whose(self) -> str:
+        """Of whom sizes and times are, where that is not the whole model."""
+        return f", one of {self.tensor_parallel_size} ranks" if self.tensor_parallel_size > 1 else ""
 
     @property
     def priors(self) -> dict[str, Prior] | None:
-        """The data sheet's coefficients; None without a data sheet."""
-        return None if self.device is None else roofline(self.geometry, self.device)
+        """The data sheet's coefficients for one rank; None without a data sheet."""
+        return None if self.device is None else roofline(self.geometry, self.device, self.tensor_parallel_size)
 
 
 def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, known: Known) -> Profile:
@@ -62,6 +75,7 @@ def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, k
         coefficients={
             key: _coefficient(fit.coefficients[key], unit, source, priors.get(key))
             for key, unit in FORMULAS[fit.formula].coefficients.items()
+            if fit.coefficients[key].value or key not in FORMULAS[fit.formula].optional
         },
         overhead=Overhead(
             constant_s=_constant(fit.coefficients[OVERHEAD], source),
@@ -72,13 +86,13 @@ def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, k
         measured=measured_range(split.fitted),
         identity=files[0].header.identity,
         provenance=Provenance(
-            description=f"formula {fit.formula}; {sheet}geometry of {known.geometry.model}",
+            description=f"formula {fit.formula}; {sheet}geometry of {known.geometry.model}{known.whose}",
             rows=tuple(_rows(file) for file in files),
             hold_out=HoldOut(rule=split.rule, cases=tuple(observation.case for observation in split.held_out)),
             num_launches=fit.num_launches,
         ),
         errors=fit.errors,
-        kv_bytes_per_token=known.geometry.kv_bytes_per_token,
+        kv_bytes_per_token=known.rank.kv_bytes_per_token,
         memory=_memory(files, known),
     )
 
@@ -133,8 +147,10 @@ def _noise(fit: Fit) -> Coefficient | None:
 
 def _memory(files: Sequence[Measurements], known: Known) -> Memory:
     """Memory of one device, such that the engine's own number of KV blocks comes out where it was recorded."""
-    geometry, device = known.geometry, known.device
-    weights = Bytes(value=geometry.weight_bytes, origin="prior", source=f"geometry: {geometry.source}")
+    rank, device = known.rank, known.device
+    weights = Bytes(
+        value=rank.weight_bytes, origin="prior", source=f"geometry: {known.geometry.source}{known.whose}"
+    )
     header = next((header for file in files for header in file.headers if header.capacity), None)
     if header is None or header.capacity is None:
         if device is None:
@@ -144,7 +160,7 @@ def _memory(files: Sequence[Measurements], known: Known) -> Memory:
         return Memory(device=total, weights=weights, other=other)
     capacity = header.capacity
     utilization = float(header.engine_args.get("gpu_memory_utilization", _DEFAULT_UTILIZATION))
-    kv_bytes = capacity.num_gpu_blocks * capacity.block_size * geometry.kv_bytes_per_token
+    kv_bytes = capacity.num_gpu_blocks * capacity.block_size * rank.kv_bytes_per_token
     allotted = f"the engine allotted {capacity.num_gpu_blocks} blocks at a utilization of {utilization:g}"
     rest = 0 if device is None else int(device.memory_bytes * utilization) - weights.value - kv_bytes
     if device is not None and rest >= 0:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibration.benchmarks.cli import from_benchmarks_command
 from calibration.hold_out import FIFTH
 from calibration.measuring import measure_command
+from calibration.output import write
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS
 
@@ -50,6 +52,7 @@ def calibrate() -> None:
 
 
 calibrate.add_command(measure_command)
+calibrate.add_command(from_benchmarks_command)
 
 
 @calibrate.command("fit", no_args_is_help=True)
@@ -85,7 +88,7 @@ def fit_command(output: Path, **options: Any) -> None:
     from calibration.fitting import Options, fit_profile
 
     profile, summary = fit_profile(output.stem, Options(**options))
-    _write(output, profile.model_dump_json(indent=2) + "\n", "profile")
+    write(output, profile.model_dump_json(indent=2) + "\n", "profile")
     click.echo(summary)
 
 
@@ -123,8 +126,8 @@ def check_command(profile: Path, rows: tuple[Path, ...], as_json: bool, output: 
         from simulator.plots import svg
 
         output.mkdir(parents=True, exist_ok=True)
-        _write(output / "check.json", text + "\n", "numbers")
-        _write(output / "predicted_against_measured.svg", svg(predicted_against_measured(checked.scored)), "figure")
+        write(output / "check.json", text + "\n", "numbers")
+        write(output / "predicted_against_measured.svg", svg(predicted_against_measured(checked.scored)), "figure")
     click.echo(text if as_json else "\n".join(lines(loaded, checked)))
     if checked.verdict == "fail":
         sys.exit(_BEYOND_LIMITS)
@@ -139,7 +142,7 @@ def report_command(rows: tuple[Path, ...], profile: Path, output: Path) -> None:
     from calibration.report import page
 
     loaded, files = _load(profile, rows)
-    _write(output, page(loaded, files), "report")
+    write(output, page(loaded, files), "report")
     click.echo(f"{output}: {sum(len(file.rows) for file in files)} rows of {loaded.identity.device}")
 
 
@@ -148,10 +151,3 @@ def _load(profile: Path, rows: tuple[Path, ...]) -> tuple[Profile, tuple[Measure
     from simulator.profile import load_profile
 
     return load_profile(profile), read_together(rows)
-
-
-def _write(path: Path, text: str, what: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the {what} ({error.strerror})") from None

@@ -130,10 +130,11 @@ class Estimate:
         Formulas are homogeneous of degree one and grow in every coefficient: with one coefficient at 1 and the others
         at 0 a formula gives that coefficient's column, and no time is below the coefficient times its column.
         """
-        names = (*FORMULAS[self.formula].coefficients, OVERHEAD, OVERHEAD_SLOPE)
-        start = {}
+        shape = {name: self._priors[name].value if name in self._priors else 0.0 for name in FORMULAS[self.formula].shape}
+        names = [name for name in (*FORMULAS[self.formula].coefficients, OVERHEAD, OVERHEAD_SLOPE) if name not in shape]
+        start = dict(shape)
         for name in names:
-            column = self._predicted(dict.fromkeys(names, 0.0) | {name: 1.0})
+            column = self._predicted(dict.fromkeys(names, 0.0) | shape | {name: 1.0})
             reach = float((column / self._design.measured_s).max())
             # Where no row has anything to do with it, any time will do to see what a prediction would rest on.
             most = 0.5 / reach if reach > 0 else float(self._design.measured_s.min())
@@ -142,7 +143,8 @@ class Estimate:
 
     def _release(self, values: dict[str, float], fitted: Sequence[str]) -> None:
         """Set what is not fitted and may be left out to 0."""
-        values.update((name, 0.0) for name in self._omissible if name not in fitted)
+        shape = FORMULAS[self.formula].shape
+        values.update((name, 0.0) for name in self._omissible if name not in fitted and name not in shape)
 
     def _determined(self, values: Mapping[str, float]) -> list[str]:
         """Names that these rows determine, in the formula's order (Gram-Schmidt over the sensitivities)."""
@@ -150,6 +152,8 @@ class Estimate:
         names = []
         has_steps = any(one.is_step and not one.published for one in self._observations)
         for name in values:
+            if name in FORMULAS[self.formula].shape:
+                continue
             if name == OVERHEAD and not has_steps:
                 continue  # part of the host time: a request served alone cannot tell them apart
             column = _sensitivity(self._design, self.formula, values, name, self._graph_sizes)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from calibration.arguments import engine_arguments
 from simulator.errors import InputError
 from simulator.units import positive_duration_s
 
@@ -52,7 +51,7 @@ def measure_command(
     from calibration.measure import Settings, measure
     from calibration.protocol import Rules
 
-    arguments = _arguments(engine_args)
+    arguments = engine_arguments(engine_args)
     rules = Rules(num_launches=launches)
     settings = Settings(rules, _seconds(budget), seed)
     variants = [(arguments, output)]
@@ -89,26 +88,6 @@ def _engine(name: str, python: str, model: Path, arguments: dict[str, Any], url:
     if url is not None:
         raise InputError("--url: belongs to --engine openai")
     return VllmEngine(python, model, arguments)
-
-
-def _arguments(pairs: Sequence[str]) -> dict[str, Any]:
-    """``name=value`` pairs; a value is JSON where it reads as such, else text."""
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        name = name.strip().lstrip("-").replace("-", "_")
-        if not equals or not name:
-            raise InputError(f"--engine-arg {pair}: expected NAME=VALUE, for example max_num_seqs=16")
-        if name in ("model", "scheduler_cls"):
-            raise InputError(f"--engine-arg {name}: set by the measurement itself")
-        if name in arguments:
-            raise InputError(f"--engine-arg {name}: given twice")
-        word = {"true": "true", "false": "false", "none": "null"}.get(text.lower(), text)
-        try:
-            arguments[name] = json.loads(word)
-        except json.JSONDecodeError:
-            arguments[name] = text
-    return arguments
 
 
 def _seconds(budget: str | None) -> float | None:

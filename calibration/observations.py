@@ -139,7 +139,7 @@ def _step_regime(row: StepRow) -> Regime:
 
 def _of_request(row: RequestRow | SummaryRow) -> Iterator[Observation]:
     prompt = row.num_prompt_tokens
-    prefill = tuple(_chunks(prompt, row.num_cached_tokens, row.covariates.max_num_batched_tokens))
+    prefill = tuple(chunks(prompt, row.num_cached_tokens, row.covariates.max_num_batched_tokens))
     num_steps = row.num_output_tokens - 1
     decode: tuple[Stretch, ...] = ()
     if num_steps:
@@ -235,7 +235,7 @@ def _mean_stretch(group: Sequence[Observation]) -> Stretch:
     return plan, group[0].stretches[0][1]
 
 
-def _chunks(prompt: int, cached: int, budget: int) -> Iterator[Stretch]:
+def chunks(prompt: int, cached: int, budget: int) -> Iterator[Stretch]:
     """The prefill steps of a request alone: at most ``budget`` tokens each."""
     computed = cached
     while computed < prompt:

@@ -28,7 +28,10 @@ _DIFFERENT = 1
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 # Groups that other packages bring; loaded by name when called, since `simulator` never imports them.
-_BY_NAME = {"calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it.")}
+_BY_NAME = {
+    "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
+    "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
+}
 
 
 class _Commands(click.Group):

@@ -38,8 +38,9 @@ class Provenance:
     """Where the numbers come from, as plain data: enough to redo them and to judge them.
 
     ``profile`` holds ``name``, ``identity`` (one line: device, engine, model), ``held_out_error`` (a share, or None
-    where none was measured) and whatever else the profile says. ``workload`` says what replications redraw.
-    ``ignored_arguments`` are engine arguments that were accepted since they change nothing here.
+    where none was measured), ``indicative`` (why it is only that, or None) and whatever else the profile says.
+    ``workload`` says what replications redraw. ``ignored_arguments`` are engine arguments that were accepted since they
+    change nothing here.
     """
 
     name: str

@@ -13,6 +13,7 @@ from joblib.externals.loky import get_reusable_executor
 from simulator.comparison import Comparison, Provenance
 from simulator.engine_args import unmeasured
 from simulator.errors import InputError, nearest
+from simulator.evidence import indicative
 from simulator.metrics import Metrics
 from simulator.result import RunResult
 from simulator.routing import Router, RoutingSpec, make_router
@@ -84,6 +85,7 @@ def describe(scenario: Scenario) -> Provenance:
             "description": profile.provenance.description,
             "held_out_error": profile.held_out_error,
             "in_sample_error": profile.in_sample_error,
+            "indicative": indicative(profile),
             "step_noise_s": noise.value if noise is not None else None,
             "unmeasured": unmeasured(scenario.engine_config, profile),
             "measured_on": profile.identity.model_dump(mode="json"),

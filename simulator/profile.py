@@ -7,6 +7,7 @@ error), ``prior`` (derived from published figures, no error known) or ``conventi
 from __future__ import annotations
 
 import importlib.resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 Origin = Literal["measured", "prior", "convention"]
+Evidence = Literal["rows", "benchmarks", "operators", "synthetic"]
 
 
 class Strict(BaseModel):
@@ -107,37 +109,64 @@ class HoldOut(Strict):
 
 
 class Provenance(Strict):
-    """Where the profile comes from. ``rows`` is empty for a synthetic one, ``num_launches`` 0 where none are known."""
+    """Where the profile comes from. ``rows`` is empty for a synthetic one, ``num_launches`` 0 where none are known.
+
+    ``evidence`` says of what kind the rows are: times of steps and single requests, results of load tests, or tables of
+    operators; None is not stated (see ``evidence.evidence_of``).
+    """
 
     description: Text
     rows: tuple[Rows, ...]
     hold_out: HoldOut | None = None
     num_launches: Count = 0
+    evidence: Evidence | None = None
+
+
+class Point(Strict):
+    """Where a measured time lies on a figure's axes, where its case's name does not say so: tokens of context, of which
+    found in the cache, and requests running together (a mean may be broken).
+    """
+
+    context: Positive
+    cached: Count = 0
+    batch: Annotated[float, Field(gt=0)] = 1.0
 
 
 class Residual(Strict):
-    """One measured time beside its prediction."""
+    """One measured time beside its prediction. The case's name begins with what was measured: ``TTFT: ...``.
+
+    A case that begins with a rate (``requests/s: ...``) holds the rate's inverse, seconds a request or token.
+    """
 
     case: Text
     measured_s: Seconds
     predicted_s: Seconds
+    at: Point | None = None
+
+    @property
+    def quantity(self) -> str:
+        """What was measured: the case's name up to its colon."""
+        return self.case.partition(":")[0]
 
     @property
     def relative_error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.predicted_s / self.measured_s - 1
+        """(predicted - measured) / measured of what the case names: of rates, where those were measured."""
+        ratio = self.predicted_s / self.measured_s
+        return (1 / ratio if "/s" in self.quantity else ratio) - 1
 
 
 class Errors(Strict):
     """How well the formula fits what it was fitted to, and what it was not.
 
     ``held_out`` predicts each time from a fit without anything of its prompt or batch. Times that cannot be predicted
-    so, since nothing else determines one of their coefficients, are counted, never scored.
+    so, since nothing else determines one of their coefficients, are counted, never scored. ``num_groups`` is how many
+    groups of times were left out in turn; None where the cases' names say it (see ``evidence.num_groups``).
     """
 
     in_sample: tuple[Residual, ...]
     held_out: tuple[Residual, ...]
     num_not_held_out: Count
+    num_groups: Count | None = None
 
 
 class Bytes(Strict):
@@ -255,6 +284,11 @@ class Profile(Strict):
         return num_blocks
 
 
+def shipped_profiles() -> list[str]:
+    """The names of the profiles that ship, sorted."""
+    return sorted(entry.name.removesuffix(".json") for entry in _shipped().iterdir() if entry.name.endswith(".json"))
+
+
 def load_profile(name_or_path: str | Path) -> Profile:
     """The profile that ships under this name, or the one in this JSON file.
 
@@ -263,12 +297,10 @@ def load_profile(name_or_path: str | Path) -> Profile:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".json") or "/" in text or "\\" in text:
         return _read(text, Path(name_or_path))
-    # Named, not imported: the profiles are data files that lie beside the calibration code.
-    shipped = importlib.resources.files("calibration") / "profiles"
-    names = [entry.name.removesuffix(".json") for entry in shipped.iterdir() if entry.name.endswith(".json")]
+    names = shipped_profiles()
     if text not in names:
         raise InputError(f"profile: no shipped profile {text!r}{nearest(text, names)}; a file is named by its path")
-    return parse_profile((shipped / f"{text}.json").read_text(encoding="utf-8"), f"{text}.json")
+    return parse_profile((_shipped() / f"{text}.json").read_text(encoding="utf-8"), f"{text}.json")
 
 
 def parse_profile(content: str, file: str) -> Profile:
@@ -292,6 +324,11 @@ def first_problem(error: ValidationError) -> str:
     else:
         message = f"{problem['msg'][0].lower()}{problem['msg'][1:]} (got {str(problem['input'])[:60]})"
     return f"{key}: {message}" if key else message
+
+
+def _shipped() -> Traversable:
+    # Named, not imported: the profiles are data files that lie beside the calibration code.
+    return importlib.resources.files("calibration") / "profiles"
 
 
 def _read(name: str, path: Path) -> Profile:

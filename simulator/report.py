@@ -102,12 +102,20 @@ def basis(comparison: Comparison) -> str:
     error = profile.get("held_out_error")
     accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
     unmeasured = "".join(f" {sentence}" for sentence in profile.get("unmeasured", ()))
-    word = "Calibrated: " if shares["measured"] > CALIBRATED_SHARE else ""
+    reason = profile.get("indicative")
+    word = "Indicative: " if reason else "Calibrated: " if is_calibrated(comparison) else ""
+    mark = f"; indicative: {reason}" if reason else ""
     return (
         f"{word}{shares['measured']:.1%} of busy time rests on measurement, {shares['prior']:.1%} on a prior, "
         f"{shares['outside']:.1%} lies outside the measured range; profile {profile['name']} "
-        f"({profile['identity']}), {accuracy}.{unmeasured}"
+        f"({profile['identity']}), {accuracy}{mark}.{unmeasured}"
     )
+
+
+def is_calibrated(comparison: Comparison) -> bool:
+    """Whether the step times are said to be calibrated: nearly all measured, by a profile that is not indicative."""
+    measured = comparison.support_shares()["measured"]
+    return measured > CALIBRATED_SHARE and not comparison.provenance.profile.get("indicative")
 
 
 def sampling(comparison: Comparison) -> str:
@@ -230,7 +238,7 @@ def page(comparison: Comparison) -> str:
         scenario=json.dumps(comparison.provenance.scenario, indent=2, ensure_ascii=False),
         verdict=comparison.verdict(),
         basis=basis(comparison),
-        calibrated=comparison.support_shares()["measured"] > CALIBRATED_SHARE,
+        calibrated=is_calibrated(comparison),
         sampling=sampling(comparison),
         notes=notes(comparison),
         ignored=ignored_lines(comparison),

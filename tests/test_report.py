@@ -112,6 +112,23 @@ def test_an_unknown_error_is_called_unknown(comparison: Comparison) -> None:
     assert "held-out error unknown" in report.basis(Comparison(provenance, comparison.results))
 
 
+def test_an_indicative_profile_is_called_so_and_never_calibrated(comparison: Comparison) -> None:
+    from dataclasses import replace
+
+    runs = [draw_run("only", replication, 1.0, 50) for replication in range(2)]
+    for run in runs:
+        run.busy_s = [[1.0, 0.0, 0.0]] * NUM_INSTANCES
+    profile = {**comparison.provenance.profile, "indicative": "nothing was held out of its fit"}
+    for provenance, word in (
+        (comparison.provenance, "Calibrated: "),
+        (replace(comparison.provenance, profile=profile), "Indicative: "),
+    ):
+        found = Comparison(provenance, runs)
+        assert report.basis(found).startswith(word)
+        assert ("; indicative: nothing was held out of its fit." in report.basis(found)) == (word == "Indicative: ")
+        assert ('<span class="badge ok">calibrated' in report.page(found)) == (word == "Calibrated: ")
+
+
 def test_short_names_stand_for_settings_that_are_said(comparison: Comparison) -> None:
     assert comparison.names["dynamo(event_delay_s=0.01)"] == "dynamo"
     assert "dynamo stands for dynamo(event_delay_s=0.01)." in report.notes(comparison)

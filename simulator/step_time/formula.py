@@ -51,6 +51,8 @@ class StepTime:
     """Name -> unit of each coefficient, in the order in which fitting considers them."""
     optional: ClassVar[frozenset[str]] = frozenset()
     """Coefficients that are 0 where they are not given."""
+    shape: ClassVar[frozenset[str]] = frozenset()
+    """Those of the optional ones that the model's shape states: pure numbers, never fitted."""
 
     def __init__(
         self,

@@ -1,0 +1,133 @@
+"""What ``calibrate from-benchmarks`` does, from result files to a profile and what is printed of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from calibration.arguments import engine_arguments
+from calibration.benchmarks.assembly import Subject, assemble, draft, lines
+from calibration.benchmarks.belief import believe
+from calibration.benchmarks.benchmark import Benchmark
+from calibration.benchmarks.consistency import doubts
+from calibration.benchmarks.invert import Inversion, states_pool
+from calibration.benchmarks.play import engine_of
+from calibration.benchmarks.readers import read_benchmarks
+from calibration.geometry import load_geometry
+from calibration.roofline import Prior, load_device, roofline
+from simulator.engine_args import EngineConfig, refusal
+from simulator.errors import InputError
+from simulator.profile import Identity, Profile, Rows, first_problem
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    model: str
+    device: str
+    vllm: str
+    tested_on: str | None = None
+    geometry: Path | None = None
+    dtype: str = "bfloat16"
+    tensor_parallel_size: int = 1
+    vllm_ascend: str | None = None
+    graph_mode: str = "not stated"
+    engine_args: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    jobs: int | None = None
+
+
+def learn(name: str, paths: Sequence[Path], options: Options) -> tuple[Profile, str]:
+    """The profile of these results, and what to print of it. Raises InputError for what cannot be read or simulated."""
+    benchmarks, rows = _read(paths, _pairs(options.where))
+    subject = _subject(name, options, rows)
+    sheet = roofline(subject.geometry, subject.device, options.tensor_parallel_size)
+    first = draft(subject, believe(sheet))
+    given = engine_arguments(options.engine_args)
+    benchmarks = [_with_engine(benchmark, given) for benchmark in benchmarks]
+    configs = [_engine(benchmark, first) for benchmark in benchmarks]
+    belief = believe(sheet, _pool(benchmarks, configs))
+    solution = Inversion(benchmarks, configs, belief, options.jobs).solve()
+    profile = assemble(subject, belief, solution, benchmarks, configs)
+    warned = [f"  doubt: {words}" for benchmark in benchmarks for words in doubts(benchmark)]
+    return profile, "\n".join((*lines(profile, belief, solution, benchmarks), *warned))
+
+
+def _with_engine(benchmark: Benchmark, given: Mapping[str, object]) -> Benchmark:
+    """The benchmark of an engine with these arguments too. Expert parallelism is not among the simulated ones."""
+    engine = {**benchmark.engine, **given}
+    if not engine.pop("enable_expert_parallel", False):
+        return replace(benchmark, engine=engine)
+    words = "expert parallelism: a rank reads and computes as much of the experts as with tensor parallelism"
+    return replace(benchmark, engine=engine, assumed=(*benchmark.assumed, words))
+
+
+def _pool(benchmarks: Sequence[Benchmark], configs: Sequence[EngineConfig]) -> Prior | None:
+    """Tokens that the data sheet's memory leaves for KV; None where every result states its pool."""
+    for benchmark, config in zip(benchmarks, configs, strict=True):
+        if not states_pool(benchmark):
+            num_tokens = float((config.num_gpu_blocks - 1) * config.block_size)
+            return Prior(num_tokens, "memory of the data sheet less weights and 2 GiB")
+    return None
+
+
+def _engine(benchmark: Benchmark, profile: Profile) -> EngineConfig:
+    for name, value in benchmark.engine.items():
+        if (problem := refusal(name, value)) is not None:
+            raise InputError(f"{benchmark.file}: {name}: {problem}")
+    try:
+        return engine_of(benchmark, profile)
+    except InputError as error:
+        raise InputError(f"{benchmark.file}: {error}") from None
+    except ValidationError as error:
+        raise InputError(f"{benchmark.file}: {first_problem(error)}") from None
+
+
+def _read(paths: Sequence[Path], where: Mapping[str, str]) -> tuple[list[Benchmark], tuple[Rows, ...]]:
+    benchmarks: list[Benchmark] = []
+    rows = []
+    for path in paths:
+        found = read_benchmarks(path, where)
+        if not found:
+            continue
+        benchmarks += found
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        sources = "; ".join(dict.fromkeys(one.source for one in found if one.source)) or "not stated"
+        rows.append(Rows(file=path.name, num_rows=len(found), sha256=digest, measured="not stated", source=sources))
+    if not benchmarks:
+        wanted = " and ".join(f"{key}={value}" for key, value in where.items())
+        raise InputError(f"{', '.join(path.name for path in paths)}: no row with {wanted or 'a benchmark'}")
+    return benchmarks, tuple(rows)
+
+
+def _pairs(where: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in where:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"--where {text}: expected COLUMN=VALUE, for example model=Qwen3-8B")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _subject(name: str, options: Options, rows: tuple[Rows, ...]) -> Subject:
+    ascend = options.vllm_ascend is not None
+    identity = Identity(
+        device=options.tested_on or options.device,
+        cann="not stated" if ascend else None,
+        vllm=options.vllm,
+        vllm_ascend=options.vllm_ascend,
+        model=options.model,
+        dtype=options.dtype,
+        tensor_parallel_size=options.tensor_parallel_size,
+        pipeline_parallel_size=1,
+        graph_mode=options.graph_mode,
+        block_size=128 if ascend else 16,
+    )
+    geometry = load_geometry(options.model, options.geometry, options.dtype)
+    return Subject(name, identity, geometry, load_device(options.device), rows)
