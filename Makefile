@@ -64,7 +64,8 @@ profiles: $(DEV)
 	$(LEARN) $(LOADS)/qwen3-32b-w8a8.csv --model Qwen3-32B --dtype w8a8 --device "Atlas 800 A3 560T one die" \
 		--tested-on "Ascend A3" --tensor-parallel-size 4 --vllm 0.27.1 --vllm-ascend 0.27.1 \
 		--graph-mode FULL_DECODE_ONLY -o $(SHIPPED)/qwen3-32b-w8a8-ascend-a3-tp4.json
-	$(LEARN) $(LOADS)/kimi-k2-thinking.csv --model Kimi-K2-Thinking --device "Atlas 800 A3 560T one die" \
+	$(LEARN) $(LOADS)/kimi-k2-thinking.csv --model Kimi-K2-Thinking --dtype w4a16 \
+		--device "Atlas 800 A3 560T one die" \
 		--tested-on "Atlas 800 A3" --tensor-parallel-size 16 --vllm 0.20.2 --vllm-ascend 0.20.2rc1 \
 		-o $(SHIPPED)/kimi-k2-thinking-ascend-a3-tp16.json
 

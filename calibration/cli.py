@@ -12,6 +12,7 @@ import click
 from calibration.benchmarks.cli import from_benchmarks_command
 from calibration.hold_out import FIFTH
 from calibration.measuring import measure_command
+from calibration.operators.cli import operators_command
 from calibration.output import write
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS
@@ -53,6 +54,7 @@ def calibrate() -> None:
 
 calibrate.add_command(measure_command)
 calibrate.add_command(from_benchmarks_command)
+calibrate.add_command(operators_command)
 
 
 @calibrate.command("fit", no_args_is_help=True)

@@ -130,15 +130,16 @@ class Estimate:
         Formulas are homogeneous of degree one and grow in every coefficient: with one coefficient at 1 and the others
         at 0 a formula gives that coefficient's column, and no time is below the coefficient times its column.
         """
-        shape = {name: self._priors[name].value if name in self._priors else 0.0 for name in FORMULAS[self.formula].shape}
-        names = [name for name in (*FORMULAS[self.formula].coefficients, OVERHEAD, OVERHEAD_SLOPE) if name not in shape]
+        formula, priors = FORMULAS[self.formula], self._priors
+        shape = {name: priors[name].value if name in priors else 0.0 for name in formula.shape}
+        names = [name for name in (*formula.coefficients, OVERHEAD, OVERHEAD_SLOPE) if name not in shape]
         start = dict(shape)
         for name in names:
             column = self._predicted(dict.fromkeys(names, 0.0) | shape | {name: 1.0})
             reach = float((column / self._design.measured_s).max())
             # Where no row has anything to do with it, any time will do to see what a prediction would rest on.
             most = 0.5 / reach if reach > 0 else float(self._design.measured_s.min())
-            start[name] = self._priors[name].value if name in self._priors else most
+            start[name] = priors[name].value if name in priors else most
         return start
 
     def _release(self, values: dict[str, float], fitted: Sequence[str]) -> None:

@@ -57,7 +57,14 @@ ROOFLINE_MAX = {
     "prefill_pair_s": 1e-9,
     "context_s": 1e-7,
 }
-VALUES = {"host_device": HOST_DEVICE, "linear": LINEAR, "additive": ADDITIVE, "roofline_max": ROOFLINE_MAX}
+MIXTURE = ROOFLINE_MAX | {
+    "experts_s": 0.02,
+    "expert_share": 1 / 16,
+    "mixed_context_s": 5e-8,
+    "chunk_context_s": 4e-6,
+    "corner": 3.0,
+}
+VALUES = {"host_device": HOST_DEVICE, "linear": LINEAR, "additive": ADDITIVE, "roofline_max": MIXTURE}
 RANGE = MeasuredRange(max_prefill_tokens=16398, max_context=16461, max_decodes=1, max_prefills=1, mixed_steps=False)
 
 
@@ -168,13 +175,14 @@ def test_missing_coefficient_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_coefficient_takes_time_and_twice_all_is_twice_the_time(name: str) -> None:
-    """Homogeneous of degree one and growing in each coefficient: where a fit starts rests on both."""
+    """Homogeneous of degree one and growing in each coefficient but the model's own numbers: a fit starts from both."""
     formula, values = FORMULAS[name], VALUES[name]
     plans = (MIXED, decode(8, 1000))
     for plan in plans:
-        doubled = formula({key: 2 * value for key, value in values.items()}).elapsed(plan)
+        twice = {key: (1 if key in formula.shape else 2) * value for key, value in values.items()}
+        doubled = formula(twice).elapsed(plan)
         assert doubled == pytest.approx(2 * formula(values).elapsed(plan), rel=1e-12)
-    for key in values:
+    for key in values.keys() - formula.shape:
         more = formula(values | {key: 2 * values[key]})
         assert any(more.elapsed(plan) > formula(values).elapsed(plan) for plan in plans), key
 
@@ -236,3 +244,12 @@ def test_support_says_what_a_prediction_rests_on(plan: Plan, expected: int) -> N
 
 def test_nothing_measured_means_prior_everywhere() -> None:
     assert Linear(LINEAR).support(decode(1, 10**6)) == PRIOR
+
+
+def test_experts_are_read_as_tokens_choose_them() -> None:
+    """Of 16 experts a token reads one, two tokens 1 + 15/16; with hundreds of tokens all are read."""
+    bare = dict.fromkeys(ROOFLINE_MAX, 0.0) | {"experts_s": 0.016, "expert_share": 1 / 16}
+    model = RooflineMax(bare)
+    assert model.elapsed(Plan(num_decodes=1)) == pytest.approx(0.001, rel=1e-12)
+    assert model.elapsed(Plan(num_decodes=2)) == pytest.approx(0.001 * (1 + 15 / 16), rel=1e-12)
+    assert model.elapsed(Plan(num_decodes=500)) == pytest.approx(0.016, rel=1e-6)

@@ -120,7 +120,9 @@ class _Reach:
 
     def __init__(self, step_time: StepTime) -> None:
         self._step_time = step_time
-        self.range = MeasuredRange(max_prefill_tokens=0, max_context=0, max_decodes=0, max_prefills=0, mixed_steps=False)
+        self.range = MeasuredRange(
+            max_prefill_tokens=0, max_context=0, max_decodes=0, max_prefills=0, mixed_steps=False
+        )
         self.overhead_s = step_time.overhead_s
         self.support = step_time.support
 
@@ -247,7 +249,7 @@ def lines(profile: Profile, belief: Belief, solution: Solution, benchmarks: Sequ
     )
     version = profile.identity.vllm
     if not has_verified_dialect(version):
-        yield f"  vLLM {version}: decisions of this release are not verified; the nearest verified dialect was simulated"
+        yield f"  vLLM {version}: decisions of this release are not verified; the nearest verified one was simulated"
     yield from dict.fromkeys(f"  assumed: {words}" for benchmark in benchmarks for words in benchmark.assumed)
     named = {**profile.coefficients, OVERHEAD: profile.overhead.constant_s}
     for name, coefficient in named.items():
@@ -256,7 +258,8 @@ def lines(profile: Profile, belief: Belief, solution: Solution, benchmarks: Sequ
     if POOL in belief.names:
         number = belief.names.index(POOL)
         told = "told by the results" if solution.determined[number] else "hardly told by the results"
-        yield f"  {'KV pool':22} {np.exp(solution.logarithms[number]):.4g} tokens ({told}; data sheet: {belief.priors[POOL].value:.4g})"
+        found, sheet = np.exp(solution.logarithms[number]), belief.priors[POOL].value
+        yield f"  {'KV pool':22} {found:.4g} tokens ({told}; data sheet: {sheet:.4g})"
     for one, other, correlation in correlations(belief, solution):
         yield f"  {one} and {other} can hardly be told apart (correlation {correlation:+.2f})"
     for title, residuals in (("in sample", profile.errors.in_sample), ("held out", profile.errors.held_out)):
@@ -271,4 +274,5 @@ def _by_figure(title: str, residuals: Sequence[Residual]) -> Iterator[str]:
     for residual in residuals:
         kinds.setdefault(residual.case.partition(":")[0], []).append(abs(residual.relative_error))
     for kind, sizes in kinds.items():
-        yield f"  {title:9} {kind:16} {len(sizes):3} tests, median error {np.median(sizes):6.1%}, largest {max(sizes):6.1%}"
+        middle, largest = np.median(sizes), max(sizes)
+        yield f"  {title:9} {kind:16} {len(sizes):3} tests, median error {middle:6.1%}, largest {largest:6.1%}"

@@ -63,7 +63,7 @@ class Belief:
         return deviations
 
     def values(self, logarithms: Array) -> dict[str, float]:
-        """All coefficients, where those of ``names`` have these logarithms; a load test shows no overhead by length."""
+        """All coefficients, where those of ``names`` have these logarithms. Tests show no overhead by length."""
         fixed = {name: prior.value for name, prior in self.priors.items()} | {OVERHEAD_SLOPE: 0.0}
         return fixed | dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
 

@@ -13,13 +13,14 @@ _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("from-benchmarks", no_args_is_help=True)
 @click.argument("results", nargs=-1, required=True, type=_FILES)
 @click.option("--model", required=True, help="The model served, for example Qwen3-8B.")
-@click.option("--geometry", type=_FILES, help="Its shape: ours as JSON, or its config.json. [default: the shipped one]")
+@click.option("--geometry", type=_FILES,
+              help="Its shape: ours as JSON, or its config.json. [default: the shipped one]")  # fmt: skip
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights: bfloat16, fp8, w8a8 ...")
 @click.option("--device", required=True, help="Whose data sheet the search starts from, for example 'H100 SXM'.")
 @click.option("--tested-on", help="The device as the results name it, where that is less exact. [default: --device]")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--vllm", default="not stated", show_default=True, metavar="VERSION", help="Of the engine tested.")
-@click.option("--vllm-ascend", metavar="VERSION", help="The same of vllm-ascend; makes the platform's defaults Ascend's.")
+@click.option("--vllm-ascend", metavar="VERSION", help="The same of vllm-ascend; defaults are Ascend's then.")
 @click.option("--graph-mode", default="not stated", show_default=True, help="eager, FULL_DECODE_ONLY ...")
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="NAME=VALUE",
               help="An argument that the engine ran with, in vLLM's words, where the results do not say it.")  # fmt: skip

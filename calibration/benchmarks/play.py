@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from math import log, sqrt
 from typing import Any
 
@@ -115,7 +116,7 @@ def _lengths(benchmark: Benchmark, which: str) -> list[int]:
         return _drawn(lengths, number, benchmark.name, which)
     # Whole numbers with the stated mean: running sums of it, rounded.
     sums = [round(lengths.mean * index) for index in range(number + 1)]
-    return [max(1, after - before) for before, after in zip(sums, sums[1:], strict=False)]
+    return [max(1, after - before) for before, after in pairwise(sums)]
 
 
 def _drawn(lengths: Lengths, number: int, *names: str) -> list[int]:
