@@ -11,6 +11,10 @@ from simulator.waiting import WaitingQueue
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
 
+# Statistics, by vLLM's names. Admissions after a preemption have their own.
+_OF_NEW = ("requests", "queries", "hits")
+_OF_PREEMPTED = ("preempted_requests", "preempted_queries", "preempted_hits")
+
 
 class Admission:
     """Takes requests from the head of the queue while budget, places and blocks suffice; the first that cannot come in
@@ -24,9 +28,7 @@ class Admission:
         self.config = scheduler.config
         self.dialect = scheduler.dialect
         self.blocked = False
-        self.statistics = dict.fromkeys(
-            ("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"), 0
-        )
+        self.statistics = dict.fromkeys((*_OF_NEW, *_OF_PREEMPTED), 0)
         self._num_admitted = 0
         self._refused: tuple[Request, int, int] | None = (
             None  # the head that found no blocks, its hit, evictions by then
@@ -122,7 +124,7 @@ class Admission:
         if self._reports_cached_tokens(request):
             request.num_cached_tokens = hit
         num_new, num_drafts = num_known - hit, 0
-        if self._pads(plan, num_new, hit):
+        if num_new == 1 and self._pads(plan, hit):
             num_drafts = scheduler.num_spec_tokens
             num_new = 1 + num_drafts
             if num_new > budget:
@@ -156,10 +158,10 @@ class Admission:
         plan.pieces.append(piece)
         plan.admitted.append((request, request.num_computed_tokens))
 
-    def _pads(self, plan: Plan, num_new: int, hit: int) -> bool:
+    def _pads(self, plan: Plan, hit: int) -> bool:
         """Whether a one-token admission is padded with dummy drafts, so that the step stays a uniform decode."""
         scheduler = self._scheduler
-        if not (self.dialect.pads_admissions and scheduler.num_spec_tokens) or num_new != 1 or plan.has_prefill_chunk:
+        if not (self.dialect.pads_admissions and scheduler.num_spec_tokens) or plan.has_prefill_chunk:
             return False
         scheduled_running = len(plan.pieces) > len(plan.admitted)
         return (scheduled_running or hit > 0) and hit + scheduler.num_spec_tokens + 2 <= self.config.max_model_len
@@ -181,10 +183,10 @@ class Admission:
     def _record(self, request: Request, hit: int, times: int = 1) -> None:
         if not self.config.enable_prefix_caching or request.skip_reading_prefix_cache:
             return
-        family = "preempted_" if request.num_preemptions else ""
-        self.statistics[family + "requests"] += times
-        self.statistics[family + "queries"] += times * known(request)
-        self.statistics[family + "hits"] += times * hit
+        requests, queries, hits = _OF_PREEMPTED if request.num_preemptions else _OF_NEW
+        self.statistics[requests] += times
+        self.statistics[queries] += times * known(request)
+        self.statistics[hits] += times * hit
 
 
 def known(request: Request) -> int:

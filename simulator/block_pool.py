@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from simulator.prefix import PRIVATE, num_shareable
+
 CLEARED = None  # the event of a reset; a stored key is itself, a removed one its complement (~key)
 
 
 class BlockPool:
     """``num_blocks`` blocks with ids from 0; block 0 is vLLM's null block and never handed out.
+
+    A private key (`prefix.PRIVATE`) can only be asked for by its own request after a preemption, and becomes findable
+    no sooner: `remember`.
 
     ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back
     (0.23).
@@ -62,14 +67,12 @@ class BlockPool:
             self._free.extendleft(reversed(blocks))
             blocks = [self._pop() for _ in range(count)]
         key, ref_cnt = self.key, self.ref_cnt
-        names = []
+        names = [name for block in blocks if (name := key[block]) is not None]
         for block in blocks:
             ref_cnt[block] = 1
-            name = key[block]
-            if name is not None:
-                key[block] = None
-                names.append(name)
         if names:
+            for block in blocks:
+                key[block] = None
             self._forget(names, blocks)
         return blocks
 
@@ -111,41 +114,46 @@ class BlockPool:
 
     def release(self, blocks: list[int]) -> None:
         """A holder gives back its block table, in table order; the last block is put back first."""
-        ref_cnt, key, first = self.ref_cnt, self.key, self.keyless_first
-        back, front = [], []
-        for block in reversed(blocks):
+        ref_cnt, key = self.ref_cnt, self.key
+        for block in blocks:
             ref_cnt[block] -= 1
-            if not ref_cnt[block]:
-                if first and key[block] is None:
-                    front.append(block)
-                else:
-                    back.append(block)
-        self._free.extend(back)
-        self._free.extendleft(reversed(front))
-        self.num_free += len(back) + len(front)
+        idle = [block for block in reversed(blocks) if not ref_cnt[block]]
+        self.num_free += len(idle)
+        if self.keyless_first:
+            keyless = [block for block in idle if key[block] is None]
+            if keyless:
+                self._free.extendleft(reversed(keyless))
+                idle = [block for block in idle if key[block] is not None]
+        self._free.extend(idle)
 
     def publish(self, blocks: list[int], keys: list[int]) -> None:
         """Make full blocks findable under their keys."""
-        cached, key = self.cached, self.key
+        key = self.key
         for block, name in zip(blocks, keys, strict=True):
             key[block] = name
-        if cached.keys().isdisjoint(keys):
-            cached.update(zip(keys, blocks, strict=True))
-        else:
-            for block, name in zip(blocks, keys, strict=True):
-                if cached.setdefault(name, block) != block:
-                    self._duplicates.setdefault(name, []).append(block)
         if self.events is not None:
             below = self._announce_below
-            self.events.extend(keys if keys[-1] < below else [name for name in keys if name < below])
+            self.events.extend(keys if not keys or keys[-1] < below else [name for name in keys if name < below])
+        if keys and keys[-1] >= PRIVATE:
+            number = num_shareable(keys)
+            if not number:
+                return
+            keys, blocks = keys[:number], blocks[:number]
+        self._register(keys, blocks)
 
     def publish_one(self, block: int, name: int) -> None:
         """`publish` for one block."""
         self.key[block] = name
-        if self.cached.setdefault(name, block) != block:
-            self._duplicates.setdefault(name, []).append(block)
+        if name < PRIVATE:
+            self._register([name], [block])
         if self.events is not None and name < self._announce_below:
             self.events.append(name)
+
+    def remember(self, blocks: list[int]) -> None:
+        """The holder of these published blocks may ask for its private ones again."""
+        names = [name for block in blocks if (name := self.key[block]) is not None]
+        first = num_shareable(names)
+        self._register(names[first:], blocks[first:])
 
     def reset(self) -> bool:
         """Forget all content, in place and in order; refused (False) while any block is held."""
@@ -170,6 +178,14 @@ class BlockPool:
             block = self._free.popleft()
         return block
 
+    def _register(self, names: list[int], blocks: list[int]) -> None:
+        """Make the blocks findable, each behind older ones of equal content."""
+        found = list(map(self.cached.setdefault, names, blocks))
+        if found != blocks:
+            for name, block, oldest in zip(names, blocks, found, strict=True):
+                if oldest != block:
+                    self._duplicates.setdefault(name, []).append(block)
+
     def _forget(self, names: list[int], blocks: list[int]) -> None:
         """``blocks`` lost the content ``names`` (of those that had any, in order): the only eviction there is."""
         self.num_evictions += len(names)
@@ -178,7 +194,7 @@ class BlockPool:
             self._forget_duplicates(names, set(blocks))
         else:
             for name in names:
-                del cached[name]
+                cached.pop(name, None)  # a private name is seldom there
         if self.events is not None:
             below = self._announce_below
             self.events.extend([~name for name in names if name < below])

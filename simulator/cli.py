@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 _DIFFERENT = 1
 _BAD_INPUT = 2
 _INTERRUPTED = 130
-# Groups that other packages bring; loaded by name when called, since `simulator` never imports them.
+# Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
+    "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
@@ -14,17 +14,17 @@ from simulator.instance import Instance
 from simulator.metrics import Metrics
 from simulator.noise import StepNoise, draw_step_noise
 from simulator.prefix import PRIVATE, Prefixes
-from simulator.request import REFUSED, Request
+from simulator.request import ABORTED, REFUSED, RUNNING, WAITING, Request
 from simulator.routing.decision import Hold, Refuse, Send
 from simulator.routing.router import Router
 from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
 
 if TYPE_CHECKING:
-    import simpy
-
     from simulator.engine_args.config import EngineConfig
     from simulator.profile import Profile
+
+Follow = Callable[[Request, float], Iterable[Request]]
 
 TOO_LONG = "prompt and max_tokens exceed max_model_len"
 
@@ -39,16 +39,19 @@ def simulate(
     *,
     seed: int = 0,
     replication: int = 0,
-) -> None:
+) -> int:
     """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in
-    ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any.
+    ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any. Returns how
+    many requests arrived.
     """
     step_time = profile.step_time(as_measured=not unmeasured(config, profile))
     noise = None
     if profile.step_noise_s is not None and profile.step_noise_s.value:
         deviation_s = profile.step_noise_s.value
         noise = [draw_step_noise(deviation_s, seed, replication, number) for number in range(num_instances)]
-    Cluster(config, step_time, router, num_instances, metrics, noise=noise).run(requests)
+    cluster = Cluster(config, step_time, router, num_instances, metrics, noise=noise)
+    cluster.run(requests)
+    return cluster.num_arrived
 
 
 class Cluster:
@@ -78,6 +81,7 @@ class Cluster:
         self.prefixes = Prefixes(config.block_size)
         self.view = router.make_view(config.block_size)
         self._watches = router.index == "events"
+        self._needs_block_keys = router.needs_block_keys
         self.instances = [
             Instance(
                 self.clock,
@@ -93,35 +97,77 @@ class Cluster:
         ]
         self._requests: Iterator[Request] = iter(())
         self._last_arrival = -inf
+        self._follow: Follow | None = None
+        self.num_arrived = 0
+        self._room = inf  # how many more requests the client sends before one has to end
+        self._held_back = False
         self._unsettled: list[tuple[float, int]] = []  # heap: when which sleeping instance's next KV events leave
+        self._look_at_s = [inf] * num_instances  # the entry of each instance there that counts: the earliest
         self._travelling: list[tuple[float, int, int, list[int | None]]] = []  # heap: KV events by the time they left
         self._num_batches = 0
 
-    def run(self, requests: Iterable[Request]) -> None:
-        """Serve all requests. Raises InputError where arrivals go back in time."""
+    def run(self, requests: Iterable[Request], max_concurrency: int | None = None) -> None:
+        """Serve all requests. Raises InputError where arrivals go back in time.
+
+        With ``max_concurrency`` the client has at most so many under way, as load generators do: a request whose time
+        has come is held back until another ends, and arrives then. Where ``requests`` has a method ``ended``, it is
+        told of each end and answers with the requests that follow from it.
+        """
+        self._follow = getattr(requests, "ended", None)
         self._requests = iter(requests)
-        self._await_next(None)
+        if max_concurrency is not None:
+            self._room = max_concurrency
+        self._await_next()
         self.clock.run()
 
-    def _await_next(self, _: simpy.Event | None) -> None:
+    def _await_next(self) -> None:
+        if not self._room:
+            self._held_back = True
+            return
         request = next(self._requests, None)
         if request is None:
             return
-        if request.arrival_s < self.clock.now:
-            raise InputError(
-                f"request {request.request_id}: arrives at {request.arrival_s} s, after one at {self.clock.now} s"
-            )
+        now_s = self.clock.now
+        if request.arrival_s < now_s:
+            if self._room == inf:
+                raise InputError(
+                    f"request {request.request_id}: arrives at {request.arrival_s} s, after one at {now_s} s"
+                )
+            request.arrival_s = now_s
+        self._room -= 1
         self.clock.at(request.arrival_s, lambda _: self._arrive(request), first=True)
 
+    def _ended(self, request: Request) -> None:
+        """The request's row is written, and one that was held back may come."""
+        self.metrics.request(request)
+        self._room += 1
+        if self._held_back:
+            self._held_back = False
+            self._await_next()
+        if self._follow is not None:
+            for follower in self._follow(request, self.clock.now):
+                self._expect(follower)
+
+    def _expect(self, request: Request) -> None:
+        self.clock.at(request.arrival_s, lambda _: self._come(request), first=True)
+
     def _arrive(self, request: Request) -> None:
-        self._await_next(None)
+        self._await_next()
+        self._come(request)
+
+    def _come(self, request: Request) -> None:
+        self.num_arrived += 1
+        if request.request_id < 0:
+            request.request_id = self.num_arrived - 1
+        if request.timeout_s is not None:
+            self.clock.at(request.arrival_s + request.timeout_s, lambda _: self._give_up(request), first=True)
         # vLLM goes by a clock that never shows the same time twice; two requests of equal rank would preempt each other
         # for ever.
         self._last_arrival = request.arrival_time = max(request.arrival_s, nextafter(self._last_arrival, inf))
         if request.num_prompt_tokens + request.max_tokens > self.config.max_model_len:
             self._refuse(request, TOO_LONG)
             return
-        if self.router.needs_block_keys:
+        if self._needs_block_keys:
             root = self.prefixes.root(request.cache_salt, request.lora)
             request.block_keys, request.prompt_end = self.prefixes.keys(request.prompt, root)
         self._route(request)
@@ -135,9 +181,29 @@ class Cluster:
         if isinstance(decision, Send):
             self._send(request, decision.instance, now_s)
         elif isinstance(decision, Hold):
-            self.clock.at(decision.until_s, lambda _: self._route(request), first=True)
+            self.clock.at(decision.until_s, lambda _: self._route_held(request), first=True)
         elif isinstance(decision, Refuse):
             self._refuse(request, decision.reason)
+
+    def _route_held(self, request: Request) -> None:
+        if request.state == WAITING:
+            self._route(request)
+
+    def _give_up(self, request: Request) -> None:
+        """The client has waited long enough and hangs up."""
+        if request.state not in (WAITING, RUNNING):
+            return
+        if request.queued_s is not None and request.instance is not None:
+            self.instances[request.instance].abort(request)
+            return
+        request.state = ABORTED  # on its way to the engine, or held by the router
+        if request.instance is not None:
+            self.view.finished(request, self.clock.now)
+        self._ended(request)
+
+    def _submit(self, request: Request, instance: Instance) -> None:
+        if request.state == WAITING:
+            instance.submit(request)
 
     def _send(self, request: Request, number: int, now_s: float) -> None:
         self.view.dispatched(request, number, now_s)
@@ -145,14 +211,14 @@ class Cluster:
         overhead_s = self.step_time.overhead_s(request.num_prompt_tokens)
         instance = self.instances[number]
         if overhead_s:
-            self.clock.at(now_s + overhead_s, lambda _: instance.submit(request), first=True)
+            self.clock.at(now_s + overhead_s, lambda _: self._submit(request, instance), first=True)
         else:
             instance.submit(request)
 
     def _refuse(self, request: Request, reason: str) -> None:
         request.state = REFUSED
         request.refusal = reason
-        self.metrics.request(request)
+        self._ended(request)
 
     # --- what instances report ------------------------------------------------------------------------------------
 
@@ -163,7 +229,7 @@ class Cluster:
     def finished(self, request: Request, now_s: float) -> None:
         """The router sees the last token pass; the request's row is written."""
         self.view.finished(request, now_s)
-        self.metrics.request(request)
+        self._ended(request)
 
     def kv_events(self, instance: int, time_s: float, events: list[int | None]) -> None:
         """KV events left an instance; they arrive after the router's event delay."""
@@ -172,17 +238,23 @@ class Cluster:
 
     def asleep(self, instance: Instance) -> None:
         """An instance takes several steps at once: note when it must be looked at for KV events in between."""
+        look_at_s, number = self._look_at_s, instance.number
+        if look_at_s[number] <= self.clock.now:
+            return  # at the next arrival it is looked at anyway
         time_s = instance.next_event_s()
-        if time_s is not None:
-            heappush(self._unsettled, (time_s, instance.number))
+        if time_s is not None and time_s < look_at_s[number]:
+            look_at_s[number] = time_s
+            heappush(self._unsettled, (time_s, number))
 
     def _deliver_events(self, limit_s: float) -> None:
         """Give the router the events which left by ``limit_s``; only instances that have some are settled for it."""
         unsettled, travelling = self._unsettled, self._travelling
         while unsettled and unsettled[0][0] <= limit_s:
-            instance = self.instances[heappop(unsettled)[1]]
-            instance.settle(limit_s)
-            self.asleep(instance)
+            time_s, number = heappop(unsettled)
+            if time_s == self._look_at_s[number]:
+                self._look_at_s[number] = inf
+                self.instances[number].settle(limit_s)
+                self.asleep(self.instances[number])
         while travelling and travelling[0][0] <= limit_s:
             _, _, number, events = heappop(travelling)
             self.view.kv_events(number, events)

@@ -26,12 +26,12 @@ class DecodeGroup:
     __slots__ = (
         "_borders",
         "_changes",
+        "_longest",
         "asynchronous",
         "block_size",
         "border",
         "count",
         "finish",
-        "joined_max",
         "joined_sum",
         "members",
         "num_named",
@@ -46,7 +46,6 @@ class DecodeGroup:
         self.count = 0  # members that the next step schedules; the draining ones are not among them
         self.num_named = 0  # members whose answers others may know as part of a prompt
         self.joined_sum = 0
-        self.joined_max: int | None = None  # None: to be found anew
         self.border: dict[int, list[Request]] = {}  # schedule index -> members who then need a new block
         self.finish: dict[int, list[Request]] = {}  # schedule index whose output is the member's last token
         self.stop: dict[
@@ -54,6 +53,7 @@ class DecodeGroup:
         ] = {}  # schedule index from which a member with a known last token is left out
         self._borders: list[int] = []  # heap of the keys of `border`; ones left empty do no harm
         self._changes: list[int] = []  # heap of completions after which the set of scheduled members differs
+        self._longest: list[tuple[int, int, Request]] = []  # heap by -joined; who has left is dropped when on top
         self.version = 0
 
     def join(self, request: Request, index: int) -> bool:
@@ -69,8 +69,7 @@ class DecodeGroup:
         self.count += 1
         self.version += 1
         self.joined_sum += joined
-        if self.count == 1 or (self.joined_max is not None and joined > self.joined_max):
-            self.joined_max = joined
+        heapq.heappush(self._longest, (-joined, self.version, request))
         self._file_border(request, index + -request.num_computed_tokens % self.block_size)
         if last >= index:  # else the output in flight ends it, and this step is wasted on it
             self._file(self.finish, last, request)
@@ -83,10 +82,10 @@ class DecodeGroup:
     def leave(self, request: Request, index: int) -> None:
         """Take a member out before the step ``index`` and write down how far it came."""
         joined: int = request.joined
-        last, end = self.last_index(request), min(index, self.end_index(request))
+        last, end = self.last_index(request), self.end_index(request)
         stopping = self.stop.get(last + 1)
         if stopping is None or request not in stopping:
-            counted = self.end_index(request) == _NEVER
+            counted = end == _NEVER
         else:
             counted = True
             stopping.remove(request)
@@ -98,7 +97,7 @@ class DecodeGroup:
             finishing.remove(request)
         del self.members[request]
         self.num_named -= request.output_segment is not None
-        request.num_computed_tokens = end + joined
+        request.num_computed_tokens = min(index, end) + joined
         request.joined = None
 
     def last_index(self, request: Request) -> int:
@@ -154,9 +153,12 @@ class DecodeGroup:
 
     def max_context(self, index: int) -> int:
         """The longest context in the step ``index``."""
-        if self.joined_max is None:
-            self.joined_max = max(request.joined for request in self.members if index < self.end_index(request))
-        return index + 1 + self.joined_max
+        longest = self._longest
+        while True:
+            joined, _, request = longest[0]
+            if request.joined == -joined and (not self.asynchronous or index < self.end_index(request)):
+                return index + 1 - joined
+            heapq.heappop(longest)
 
     def scheduled(self, index: int) -> list[Request]:
         """The members that the step ``index`` schedules, in running order."""
@@ -166,8 +168,6 @@ class DecodeGroup:
         self.count -= 1
         self.version += 1
         self.joined_sum -= joined
-        if joined == self.joined_max:
-            self.joined_max = None
 
     def _file_border(self, request: Request, index: int) -> None:
         filed = self.border.get(index)

@@ -48,14 +48,14 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
     policy = make_router(spec, num_instances, python_stream(scenario.seed, "router", replication))
     # vLLM's null block never holds anything: what a pool can hold is one block less than it counts.
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
-    arrivals = _Counted(workload)
-    _simulate(
-        config, scenario.device_profile, policy, arrivals, num_instances, metrics,
+    num_arrived = _simulate(
+        config, scenario.device_profile, policy, workload, num_instances, metrics,
         seed=scenario.seed, replication=replication,
     )  # fmt: skip
-    if metrics.num_requests != arrivals.count:
-        raise RuntimeError(f"{arrivals.count} requests arrived and {metrics.num_requests} ended")
-    return RunResult.of(metrics, policy=spec.label, replication=replication)
+    if metrics.num_requests != num_arrived:
+        raise RuntimeError(f"{num_arrived} requests arrived and {metrics.num_requests} ended")
+    targets_s = workload.targets_s
+    return RunResult.of(metrics, policy=spec.label, replication=replication, targets_s=targets_s)
 
 
 def compare(scenario: Scenario, *, jobs: int | None = None, progress: Progress | None = None) -> Comparison:
@@ -132,26 +132,10 @@ def _run_task(task: tuple[Scenario, RoutingSpec, int]) -> RunResult:
 def _simulate(
     config: Any, profile: Profile, router: Router, requests: Iterable[Request], num_instances: int, metrics: Metrics,
     *, seed: int, replication: int,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     from simulator.cluster import simulate
 
-    simulate(config, profile, router, requests, num_instances, metrics, seed=seed, replication=replication)
-
-
-class _Counted:
-    """Requests, and how many of them were handed out: what has arrived must have ended (law 1)."""
-
-    def __init__(self, requests: Iterable[Request]) -> None:
-        self._requests = iter(requests)
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Request]:
-        return self
-
-    def __next__(self) -> Request:
-        request = next(self._requests)
-        self.count += 1
-        return request
+    return simulate(config, profile, router, requests, num_instances, metrics, seed=seed, replication=replication)
 
 
 def _named(scenario: Scenario, label: str) -> RoutingSpec:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from simulator.clock import Alarm, Clock
 from simulator.plan import Plan
-from simulator.request import Request
+from simulator.request import RUNNING, WAITING, Request
 from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
 
@@ -35,7 +35,7 @@ class Listener(Protocol):
 
 class Flight:
     """A plan on its way: the ``step``-th step of the stretch that began at ``anchor_s`` with the plan ``base``, when
-    the instance had launched ``first`` steps.
+    the instance had launched ``first`` steps. A plan without tokens takes no time: its ``step`` is 0.
     """
 
     __slots__ = ("anchor_s", "base", "end_s", "first", "plan", "start_s", "step", "support")
@@ -83,12 +83,19 @@ class Instance:
         self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
         self._num_settled = 0  # of these, how many have been written down ahead of it
         self._alarm: Alarm | None = None
+        self._alarm_s = 0.0
+        self._aborts: list[Request] = []  # to be ended before the next decision
         self._num_waiting = self._num_running = 0  # as the last decision left them
 
     def submit(self, request: Request) -> None:
         """A request reaches the engine now: considered at the first schedule from here on."""
         request.queued_s = self.clock.now
         self.scheduler.add(request)
+        self._look_again()
+
+    def abort(self, request: Request) -> None:
+        """The client hung up: the request leaves at the first step end from now on."""
+        self._aborts.append(request)
         self._look_again()
 
     def settle(self, limit_s: float) -> None:
@@ -129,7 +136,17 @@ class Instance:
         now_s = self.clock.now
         if self._flights:
             self._complete(self._num_steps, now_s)
+        if self._aborts:
+            self._end_aborted(now_s)
         self._decide(now_s)
+
+    def _end_aborted(self, now_s: float) -> None:
+        aborts, self._aborts = self._aborts, []
+        for request in aborts:
+            if request.state in (WAITING, RUNNING):
+                self.scheduler.abort(request)
+                request.finish_s = now_s
+                self.listener.finished(request, now_s)
 
     def _decide(self, now_s: float) -> None:
         """Keep as many plans in flight as the engine does, then sleep until the oldest has ended."""
@@ -137,12 +154,13 @@ class Instance:
         while True:
             while len(flights) < scheduler.depth and scheduler.has_work():
                 plan = scheduler.schedule()
-                self._note(plan, now_s)
+                if plan.admitted or plan.preempted:
+                    self._note(plan, now_s)
                 self._launch(plan, now_s)
             if not flights:
                 self._num_steps = 0
                 return
-            if flights[0].plan.num_tokens:
+            if flights[0].step:
                 break
             # A batch without tokens takes no time. It follows a preemption; else another is still in flight.
             plan = flights[0].plan
@@ -151,6 +169,8 @@ class Instance:
                 raise RuntimeError(f"instance {self.number}: requests wait and none can run")
         self._num_waiting, self._num_running = scheduler.num_waiting, len(scheduler.running)
         self._sleep(self._steps_ahead())
+        if self._num_steps > 1 and self.reports_events:
+            self.listener.asleep(self)
 
     def _steps_ahead(self) -> int:
         flights = self._flights
@@ -160,14 +180,13 @@ class Instance:
 
     def _sleep(self, num_steps: int) -> None:
         self._num_steps = num_steps
-        self._alarm = self.clock.at(self._end(num_steps), self._wake)
-        if num_steps > 1 and self.reports_events:
-            self.listener.asleep(self)
+        self._alarm_s = self._end(num_steps)
+        self._alarm = self.clock.at(self._alarm_s, self._wake)
 
     def _launch(self, plan: Plan, now_s: float) -> None:
         """Put a plan behind those in flight; the device takes it up when it is free."""
-        last = self._last
-        start_s = max(now_s, self._flights[-1].end_s) if self._flights else now_s
+        last, flights = self._last, self._flights
+        start_s = max(now_s, flights[-1].end_s) if flights else now_s
         if plan.continues and last is not None and last.end_s == start_s:
             flight = Flight(plan, last.base, last.anchor_s, last.first, last.step + 1, start_s, last.support)
         else:
@@ -177,7 +196,7 @@ class Instance:
             flight = Flight(plan, plan, start_s, first, step, start_s, support)
         if flight.step:
             flight.end_s = self._boundary(flight, flight.step)
-        self._flights.append(flight)
+        flights.append(flight)
         self._last = flight
 
     def _boundary(self, flight: Flight, step: int) -> float:
@@ -185,11 +204,12 @@ class Instance:
         end_s = flight.anchor_s + self.step_time.elapsed(flight.base, step)
         return end_s if self.noise is None else end_s + self.noise.elapsed(flight.first, step)
 
-    def _shift(self, flight: Flight, num_steps: int) -> None:
-        """Let the flight become the step ``num_steps`` further on in its stretch."""
-        flight.step += num_steps
-        flight.start_s = self._boundary(flight, flight.step - 1)
-        flight.end_s = self._boundary(flight, flight.step)
+    def _shift_others(self, num_steps: int, start_s: float) -> None:
+        """Let those in flight become the steps ``num_steps`` further on, the first of them from ``start_s``."""
+        for flight in self._flights:
+            flight.step += num_steps
+            flight.start_s = start_s
+            flight.end_s = start_s = self._boundary(flight, flight.step)
 
     def _end(self, num_steps: int) -> float:
         """When the ``num_steps``-th step from the oldest flight on ends."""
@@ -200,15 +220,20 @@ class Instance:
 
     def _steps_by(self, limit_s: float, at_most: int) -> int:
         """How many steps from the oldest flight on have ended by ``limit_s``."""
-        first_s = self._flights[0].end_s
-        if limit_s < first_s:
+        flight = self._flights[0]
+        if limit_s < flight.end_s:
             return 0
-        mean_s = (self._end(at_most) - self._flights[0].start_s) / at_most
-        num_steps = min(max(int((limit_s - self._flights[0].start_s) / mean_s), 1), at_most) if mean_s > 0 else at_most
-        while num_steps < at_most and self._end(num_steps + 1) <= limit_s:
-            num_steps += 1
-        while num_steps > 1 and self._end(num_steps) > limit_s:
+        # A guess by the mean step, then its neighbours.
+        elapsed_s = self._alarm_s - flight.start_s
+        guess = int((limit_s - flight.start_s) / elapsed_s * self._num_steps) if elapsed_s > 0 else at_most
+        num_steps = 1 if guess < 1 else min(guess, at_most)
+        if self._end(num_steps) <= limit_s:
+            while num_steps < at_most and self._end(num_steps + 1) <= limit_s:
+                num_steps += 1
+        else:
             num_steps -= 1
+            while num_steps > 1 and self._end(num_steps) > limit_s:
+                num_steps -= 1
         return num_steps
 
     # --- what happened --------------------------------------------------------------------------------------------
@@ -243,12 +268,13 @@ class Instance:
         for piece in flight.plan.pieces:
             if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
                 outputs -= self._first_token(piece.request, now_s)
-        if flight.plan.num_tokens:
+        if flight.step:
             self._record(flight, num_steps, now_s, used_blocks, outputs)
         if num_steps > 1:
-            self._shift(flight, num_steps - 1)
-            for other in self._flights:
-                self._shift(other, num_steps - 1)
+            flight.step += num_steps - 1
+            flight.end_s = now_s
+            if self._flights:
+                self._shift_others(num_steps - 1, now_s)
         for request in finished:
             request.finish_s = now_s
             self.listener.finished(request, now_s)

@@ -10,6 +10,8 @@ from simulator.block_pool import BlockPool
 from simulator.prefix import Prefixes
 from simulator.request import Request
 
+_KEYS_AHEAD = 4  # keys of an answer's next blocks are computed so many at a time: few calls, and few in vain
+
 
 class KVCache:
     """The block tables of one instance's requests, over one :class:`BlockPool`.
@@ -112,8 +114,9 @@ class KVCache:
         number = len(request.blocks)
         if request.num_published < number and self.caching:
             keys = request.block_keys
-            name = keys[number - 1] if len(keys) >= number else self.keys(request, number)[-1]
-            self.pool.publish_one(request.blocks[-1], name)
+            if len(keys) < number:
+                keys = self.keys(request, number)
+            self.pool.publish_one(request.blocks[-1], keys[number - 1])
             request.num_published = number
 
     def publish(self, request: Request, num_tokens: int) -> None:
@@ -122,11 +125,18 @@ class KVCache:
             return
         first, last = request.num_published, num_tokens // self.block_size
         if last > first:
-            self.pool.publish(request.blocks[first:last], self.keys(request, last)[first:last])
+            keys = request.block_keys
+            if len(keys) < last:
+                keys = self.keys(request, last)
+            self.pool.publish(request.blocks[first:last], keys[first:last])
             request.num_published = last
 
-    def release(self, request: Request) -> None:
-        """Give back all blocks. Their content stays findable until they are reused."""
+    def release(self, request: Request, returns: bool = False) -> None:
+        """Give back all blocks. Their content stays findable until they are reused; that which only the request itself
+        could look up, if it ``returns``.
+        """
+        if returns:
+            self.pool.remember(request.blocks[: request.num_published])
         self.pool.release(request.blocks)
         request.blocks = []
         request.num_published = 0
@@ -143,5 +153,6 @@ class KVCache:
                 origin = self.prefixes.after(request.prompt_end, request.output_segment)
                 request.output_base = origin - request.num_prompt_tokens
             first = request.output_base + (len(keys) + 1) * size
-            keys.extend(range(first, first + (num_blocks - len(keys)) * size, size))
+            missing = max(num_blocks - len(keys), _KEYS_AHEAD)
+            keys.extend(range(first, first + missing * size, size))
         return keys

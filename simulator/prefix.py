@@ -8,16 +8,26 @@ arithmetic progression and cost next to nothing each.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from simulator.request import Prompt
 
-_OFFSET_BITS = 28  # tokens in one run; a key is (chain << _OFFSET_BITS) + tokens of the run up to the block's end
-PRIVATE = 1 << 62  # keys from here on lie in tokens that occur nowhere else: no other request can ever look them up
+# A key is chain * _STRIDE + tokens of the run up to the block's end; runs are shorter than that. Dictionaries go by the
+# low bits of a number: an odd stride spreads the keys, while with a power of two all short runs would collide.
+_STRIDE = (1 << 28) + 641
+PRIVATE = 1 << 62  # keys from here on follow tokens that occur nowhere else: no other request can ever look them up
+
+
+def num_shareable(keys: list[int]) -> int:
+    """How many of a request's keys others can look up: all before the first private token."""
+    return bisect_left(keys, PRIVATE)  # what follows private tokens is private: the rest is one run of such keys
 
 
 class Prefixes:
     """Gives block keys; one table serves all instances and routers of a run, so that equal prefixes meet everywhere.
 
-    The table grows by one entry a distinct named run. Runs whose segment is ``None`` leave nothing behind.
+    The table grows by one entry a distinct named run. Runs whose segment is ``None`` leave nothing behind, nor does
+    what follows them.
     """
 
     __slots__ = ("_chains", "_num_private", "block_size")
@@ -37,9 +47,9 @@ class Prefixes:
 
     def after(self, position: int, segment: int | None, start: int = 0) -> int:
         """The position (identity of all tokens so far) at which ``segment`` begins at ``start`` after ``position``."""
-        if segment is None:
+        if segment is None or position >= PRIVATE:
             self._num_private += 1
-            return PRIVATE + (self._num_private << _OFFSET_BITS)
+            return PRIVATE + self._num_private * _STRIDE
         return self._chain((position, segment, start))
 
     def keys(self, prompt: Prompt, root: int = 0) -> tuple[list[int], int]:
@@ -54,12 +64,11 @@ class Prefixes:
         for segment, start, length in prompt:
             if not length:
                 continue
-            if segment is None:
+            if segment is None or position >= PRIVATE:
                 position = self.after(position, None)
             elif segment != previous or start != expected:
                 # `after`, written out: this line runs once a run of every prompt.
-                chain = chains.get((position, segment, start))
-                position = self.after(position, segment, start) if chain is None else chain
+                position = chains.setdefault((position, segment, start), (len(chains) + 1) * _STRIDE)
             if filled + length >= size:
                 keys.extend(range(position + size - filled, position + length + 1, size))
             filled = (filled + length) % size
@@ -68,8 +77,4 @@ class Prefixes:
         return keys, position
 
     def _chain(self, name: tuple) -> int:
-        chains = self._chains
-        chain = chains.get(name)
-        if chain is None:
-            chain = chains[name] = (len(chains) + 1) << _OFFSET_BITS
-        return chain
+        return self._chains.setdefault(name, (len(self._chains) + 1) * _STRIDE)

@@ -55,6 +55,10 @@ _TENANT = (
     Shown("cached_share", "cached", "%", 100, False),
     Shown("num_requests", "requests", "", 1, False),
 )
+_TARGETS = (
+    Shown("within_targets", "within targets", "%", 100, False),
+    Shown("goodput", "goodput", "1/s", 1, False),
+)
 _INSTANCE = (
     Shown("num_finished", "finished", "", 1, False),
     Shown("busy_share", "busy", "%", 100, True),
@@ -225,6 +229,8 @@ def page(comparison: Comparison) -> str:
     """The report as one HTML document that needs nothing else."""
     from simulator.plots import figures, svg
 
+    has_targets = any(any(run.targets_s) for run in comparison.results)
+    tenant_columns = (*_TENANT, *_TARGETS) if has_targets else _TENANT
     source = (importlib.resources.files("simulator") / "report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -247,8 +253,9 @@ def page(comparison: Comparison) -> str:
         policies=[comparison.names[policy] for policy in comparison.policies],
         rows=[_row(comparison, shown) for shown in (*_HEADLINES, *_PAGE_ONLY)],
         differences=_difference_rows(comparison),
-        tenants=_group_rows(comparison, "tenant", _TENANT),
-        tenant_headings=[_heading(shown) for shown in _TENANT],
+        tenants=_group_rows(comparison, "tenant", tenant_columns),
+        tenant_headings=[_heading(shown) for shown in tenant_columns],
+        has_targets=has_targets,
         instances=_group_rows(comparison, "instance", _INSTANCE),
         instance_headings=[_heading(shown) for shown in _INSTANCE],
         images=images,

@@ -18,7 +18,8 @@ class Request:
     """One prompt with its answer. The first block of fields describes it, the second is what a run fills in.
 
     Times are seconds on the simulation's clock; ``None`` means "not yet". ``oracle_num_output_tokens`` is the true
-    answer length, which no policy may read.
+    answer length, which no policy may read. ``timeout_s`` after its arrival the client gives up; ``num_retries`` counts
+    the times that it has asked before.
     """
 
     seq: int  # counts admissions: the order of the running list
@@ -29,7 +30,7 @@ class Request:
     __slots__ = (  # noqa: RUF023 - grouped by who fills them in
         "request_id", "arrival_s", "prompt", "num_prompt_tokens", "max_tokens", "oracle_num_output_tokens",
         "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache",
-        "acceptance",
+        "acceptance", "timeout_s", "num_retries",
         # What became of it.
         "state", "refusal", "instance", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
         "last_token_s", "finish_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
@@ -56,6 +57,8 @@ class Request:
         lora: str | None = None,
         skip_reading_prefix_cache: bool = False,
         acceptance: Iterator[int] | None = None,
+        timeout_s: float | None = None,
+        num_retries: int = 0,
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -71,6 +74,8 @@ class Request:
         self.lora = lora
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
         self.acceptance = acceptance
+        self.timeout_s = timeout_s
+        self.num_retries = num_retries
         self.state = WAITING
         self.refusal: str | None = None
         self.instance: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,13 @@ class RunResult:
     prefix_hits: list[int]
     preempted_queries: list[int]
     preempted_hits: list[int]
+    targets_s: tuple[dict[str, float], ...] = ()
 
     @classmethod
-    def of(cls, metrics: Metrics, *, policy: str, replication: int) -> RunResult:
-        """Everything that ``metrics`` recorded, as the result of one run."""
+    def of(
+        cls, metrics: Metrics, *, policy: str, replication: int, targets_s: Sequence[dict[str, float]] = ()
+    ) -> RunResult:
+        """Everything that ``metrics`` recorded, as the result of one run. ``targets_s`` are the tenants', if any."""
         count = metrics.num_instances
         return cls(
             policy=policy,
@@ -59,6 +63,7 @@ class RunResult:
             prefix_hits=metrics.prefix_hits,
             preempted_queries=metrics.preempted_queries,
             preempted_hits=metrics.preempted_hits,
+            targets_s=tuple(targets_s),
         )
 
     @property
@@ -88,16 +93,27 @@ class RunResult:
     def by_tenant(self) -> list[dict[str, Any]]:
         """Counts, latencies (seconds), rates and cached share of each tenant, in the scenario's order.
 
-        Inter-token times are recorded by instance and step, not by tenant; a tenant's pace is its TPOT.
+        With targets also ``within_targets``, the share of all its requests that finished within them, and ``goodput``,
+        their number a second. Inter-token times are recorded by instance and step, not by tenant; a tenant's pace is
+        its TPOT.
         """
         rows = []
-        for name in self.tenants:
+        for number, name in enumerate(self.tenants):
             mine = self.requests[self.requests["tenant"] == name]
             finished = mine[mine["state"] == "finished"]
             cached = _ratio(finished["num_cached_tokens"].sum(), finished["num_prompt_tokens"].sum())
             found = _counts(mine) | _latencies(mine) | _rates(finished, self.span_s) | {"cached_share": cached}
-            rows.append({"tenant": name} | found)
+            rows.append({"tenant": name, **found, **self._goodput(mine, number)})
         return rows
+
+    def _goodput(self, mine: pd.DataFrame, tenant: int) -> Summary:
+        targets_s = self.targets_s[tenant] if self.targets_s else {}
+        if not targets_s:
+            return {}
+        met = mine["state"] == "finished"
+        for name, limit_s in targets_s.items():
+            met &= ~(mine[f"{name}_s"] > limit_s)  # an answer of one token has no TPOT, and keeps any
+        return {"within_targets": _ratio(met.sum(), len(mine)), "goodput": _ratio(met.sum(), self.span_s)}
 
     def by_instance(self) -> list[dict[str, Any]]:
         """Requests served, TTFT (seconds), busy share, hit rate and KV use of each instance."""

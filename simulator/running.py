@@ -101,7 +101,7 @@ class RunningScan:
         it is also the last to visit.
         """
         scheduler, size, index = self._scheduler, self.config.block_size, plan.index
-        group = scheduler.group
+        group, pool = scheduler.group, scheduler.pool
         border = group.border
         visits = scheduler.loose + border.get(index, [])
         if not scheduler.asynchronous and index + 1 in border:
@@ -123,9 +123,9 @@ class RunningScan:
             num_slots = min(request.num_computed_tokens + num_new, self.config.max_model_len)
             num_blocks = -(-num_slots // size) - len(request.blocks)
             if num_blocks > 0:
-                if not self._free_up(num_blocks, request, plan):
+                if num_blocks > pool.num_free and not self._free_up(num_blocks, request, plan):
                     break
-                request.blocks += scheduler.pool.take(num_blocks)
+                request.blocks += pool.take(num_blocks)
             self._place(plan, request, num_new)
             spent += num_new
         border.pop(index, None)

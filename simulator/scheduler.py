@@ -109,7 +109,8 @@ class Scheduler:
         plan = Plan()
         plan.index = self.next_index
         group = self.group
-        group.drop_stopped(plan.index)
+        if group.stop:
+            group.drop_stopped(plan.index)
         scan = self.running_scan
         cap = scan.prefill_cap()
         if group.members and (self.loose or scan.by_priority) and not scan.moves_as_group(plan.index, cap):
@@ -201,7 +202,7 @@ class Scheduler:
     def preempt(self, victim: Request, discard: bool = False) -> None:
         """All blocks go, all computing starts anew (minus what is still cached then); the answer so far is kept."""
         self._leave_running(victim)
-        self.kv.release(victim)
+        self.kv.release(victim, returns=True)
         victim.state = WAITING
         victim.seq = -1  # output in flight belongs to an earlier admission
         victim.num_computed_tokens = 0
@@ -263,7 +264,8 @@ class Scheduler:
             plan.decode_context = group.decode_context(index)
             plan.max_context = group.max_context(index)
         if plan.pieces:
-            plan.pieces.sort(key=in_order)
+            if len(plan.pieces) > 1:
+                plan.pieces.sort(key=in_order)
             for piece in plan.pieces:
                 plan.count(piece)
                 self._advance(piece)
@@ -294,7 +296,7 @@ class Scheduler:
         Group-only batches are told apart by the group's version, all others by their members.
         """
         before, group = self._batch, self.group
-        if plan.num_prefill_tokens or not plan.num_tokens:
+        if plan.num_prefill_tokens or not plan.num_decodes:
             self._batch = None
             return False
         if not plan.pieces:

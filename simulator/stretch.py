@@ -39,11 +39,9 @@ class Stretch:
         scheduler.collect_events(scheduler.completing)  # those of the last real schedule leave with the first step
         admission = scheduler.admission
         counts_lookups = admission.counts_refusals
-        while True:
-            border = scheduler.group.next_border(index)
-            if border is None:
-                break
-            step = max(index, border - lead)
+        group, pool = scheduler.group, scheduler.pool
+        while (border := group.next_border(index)) is not None:
+            step = max(index, border - lead) if lead else border
             if step >= end:
                 break
             if counts_lookups:
@@ -51,10 +49,11 @@ class Stretch:
             self._pass_borders(step, lead)
             if counts_lookups:
                 admission.repeat_lookups(1)
-            scheduler.collect_events(step - lag)  # they leave with the next output after the step was scheduled
+            if pool.events:
+                scheduler.collect_events(step - lag)  # they leave with the next output after the step was scheduled
             index = step + 1
         if not lead and not self._asynchronous:
-            for request in scheduler.group.border.get(end, ()):
+            for request in group.border.get(end, ()):
                 scheduler.kv.publish_last(request)
         if counts_lookups:
             admission.repeat_lookups(end - index)

@@ -117,7 +117,8 @@ def equal_blocks_deduplicated(patch):
         first = request.num_published
         publish(self, request, num_tokens)
         for number in range(first, request.num_published):
-            own, shared = request.blocks[number], self.pool.cached[request.block_keys[number]]
+            own = request.blocks[number]
+            shared = self.pool.cached.get(request.block_keys[number], own)
             if own != shared:
                 self.pool.touch([shared])
                 self.pool.release([own])

@@ -81,7 +81,7 @@ def small(
 
 def test_law_7_a_block_filled_by_the_first_step_of_a_stretch_is_announced_with_that_step() -> None:
     """Block of 2: the first answer token fills it in the step from 0.25 to 0.5; the stretch goes on to 0.75."""
-    seen = check(small(asks(0, 0.0, 1, 3), watch=True))
+    seen = check(small(asks(0, 0.0, 1, 3, prompt=((7, 0, 1),)), watch=True))
     assert [time_s for time_s, _, _ in seen["advancing"].events] == [0.5]
 
 

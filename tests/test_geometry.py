@@ -26,6 +26,7 @@ CARDS = {
     "meta-llama/Llama-3.1-8B": (8.03, None),
     "meta-llama/Llama-3.1-70B": (70.6, None),
     "deepseek-ai/DeepSeek-V3": (671.0, None),
+    "moonshotai/Kimi-K2-Instruct": (1026.4, None),
 }
 # "total_size" of the published model.safetensors.index.json, bfloat16.
 WEIGHT_FILES = {

@@ -63,13 +63,13 @@ class Belief:
         return deviations
 
     def values(self, logarithms: Array) -> dict[str, float]:
-        """All coefficients, where those of ``names`` have these logarithms. Tests show no overhead by length."""
+        """All coefficients, where ``names`` have these logarithms. Load tests show no overhead by length."""
         fixed = {name: prior.value for name, prior in self.priors.items()} | {OVERHEAD_SLOPE: 0.0}
         return fixed | dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
 
 
 def believe(sheet: Mapping[str, Prior], pool: Prior | None = None) -> Belief:
-    """The belief that a data sheet gives (see ``roofline``); ``pool``: tokens of KV cache, where no engine states it."""
+    """What a data sheet (see ``roofline``) makes one believe; ``pool``: tokens of KV cache, where nobody states them."""
     priors = {name: sheet[name] for name in (*_RATE, "expert_share") if name in sheet}
     priors |= {name: Prior(value, f"convention: {words}") for name, (value, _, words) in _HOST.items()}
     if pool is not None:

@@ -20,10 +20,10 @@ _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tested-on", help="The device as the results name it, where that is less exact. [default: --device]")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--vllm", default="not stated", show_default=True, metavar="VERSION", help="Of the engine tested.")
-@click.option("--vllm-ascend", metavar="VERSION", help="The same of vllm-ascend; defaults are Ascend's then.")
+@click.option("--vllm-ascend", metavar="VERSION", help="The same of vllm-ascend: its defaults hold then.")
 @click.option("--graph-mode", default="not stated", show_default=True, help="eager, FULL_DECODE_ONLY ...")
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="NAME=VALUE",
-              help="An argument that the engine ran with, in vLLM's words, where the results do not say it.")  # fmt: skip
+              help="An argument of the engine in vLLM's words, where the results do not say it.")  # fmt: skip
 @click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Of a CSV file, only rows like this. Repeatable.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to simulate on. [default: one a core]")
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, writable=True, path_type=Path))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -91,8 +90,12 @@ class Dynamo(Router):
         num_blocks = len(request.block_keys)
         scale, credit = params.prefill_load_scale, params.overlap_score_credit
         if credit > 1 or params.overlap_score_credit_decay:
-            costs = [0.0] * num_instances
-            special: Iterable[int] = range(num_instances)
+            floor = min(view.prefill_tokens)
+            costs = [
+                self._cost(tokens, floor, num_tokens, block_size, overlaps.get(instance, overlap))
+                + (active + num_blocks - shares.get(instance, shared))
+                for instance, (tokens, active) in enumerate(zip(view.prefill_tokens, view.active_blocks, strict=True))
+            ]
         else:
             # What most instances have in common is computed in one go (a shared first block would otherwise make
             # every instance special). Credit up to 1 cannot reach the floor: a cached block is part of the prompt.
@@ -101,12 +104,10 @@ class Dynamo(Router):
                 scale * ((tokens + num_tokens) / block_size - common) + (active + added)
                 for tokens, active in zip(view.prefill_tokens, view.active_blocks, strict=True)
             ]
-            special = overlaps.keys() | shares.keys()
-        floor = min(view.prefill_tokens) if params.overlap_score_credit_decay else 0
-        for instance in special:
-            held = overlaps.get(instance, overlap)
-            blocks = view.active_blocks[instance] + num_blocks - shares.get(instance, shared)
-            costs[instance] = self._cost(view.prefill_tokens[instance], floor, num_tokens, block_size, held) + blocks
+            for instance in overlaps.keys() | shares.keys():
+                held, added = overlaps.get(instance, overlap), num_blocks - shares.get(instance, shared)
+                tokens, active = view.prefill_tokens[instance], view.active_blocks[instance]
+                costs[instance] = scale * ((tokens + num_tokens) / block_size - credit * held) + (active + added)
         weight = params.decode_active_request_weight
         if weight:
             costs = [cost + weight * active for cost, active in zip(costs, view.num_in_flight, strict=True)]
@@ -135,7 +136,13 @@ def _spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dic
     rest = (1 << num_instances) - 1
     for mask, _ in levels:
         rest ^= mask
-    everyone = [(rest, 0), *levels]
-    most = max(mask.bit_count() for mask, _ in everyone)
-    common = next(depth for mask, depth in everyone if mask.bit_count() == most)
-    return common, {instance: depth for mask, depth in everyone if depth != common for instance in instances(mask)}
+    common, most = 0, rest.bit_count()
+    for mask, depth in levels:
+        if mask.bit_count() > most:
+            common, most = depth, mask.bit_count()
+    others = dict.fromkeys(instances(rest), 0) if common else {}
+    for mask, depth in levels:
+        if depth != common:
+            for instance in instances(mask):
+                others[instance] = depth
+    return common, others

@@ -6,6 +6,7 @@ key is gone only when it was removed as often as it was stored.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
@@ -32,40 +33,55 @@ class PrefixIndex:
         """``instance`` got one more copy of each key. Returns how many of them it did not hold before."""
         bit = 1 << instance
         holders = self._holders
-        num_repeated = 0
-        for key, mask in zip(keys, map(holders.get, keys), strict=True):  # looked up one by one: a key may come twice
-            if mask is None:
-                holders[key] = bit
-            elif mask & bit:
+        num_new = 0
+        if holders.keys().isdisjoint(keys):
+            num_before = len(holders)
+            holders.update(zip(keys, repeat(bit)))
+            num_new = len(holders) - num_before
+            if num_new == len(keys):
+                return num_new
+            keys = [key for key, count in Counter(keys).items() for _ in range(count - 1)]  # those that come again
+        for key in keys:
+            mask = holders.get(key, 0)
+            if mask & bit:
                 extra = self._extra.setdefault(instance, {})
                 extra[key] = extra.get(key, 0) + 1
-                num_repeated += 1
             else:
                 holders[key] = mask | bit
-        return len(keys) - num_repeated
+                num_new += 1
+        return num_new
 
     def remove(self, instance: int, keys: Sequence[int]) -> int:
         """``instance`` lost one copy of each key. Returns how many of them it no longer holds.
 
         Raises KeyError if it held no copy: an announcement was lost or made twice, and later answers would be wrong.
         """
+        extra = self._extra.get(instance)
+        if extra and not extra.keys().isdisjoint(keys):
+            keys = self._remove_copies(keys, extra)
         bit = 1 << instance
         holders = self._holders
-        extra = self._extra.get(instance, {})
-        num_kept = 0
-        for key, mask in zip(keys, map(holders.get, keys), strict=True):
-            if extra and key in extra:
-                extra[key] -= 1
-                if not extra[key]:
-                    del extra[key]
-                num_kept += 1
-            elif mask == bit:
-                del holders[key]
-            elif mask is not None and mask & bit:
-                holders[key] = mask ^ bit
+        masks = list(map(holders.pop, keys, repeat(0)))
+        if masks.count(bit) < len(masks):
+            for key, mask in zip(keys, masks, strict=True):
+                if not mask & bit:
+                    raise KeyError(f"instance {instance} removed block {key}, which it does not hold")
+                if mask != bit:  # others hold it too
+                    holders[key] = mask ^ bit
+        return len(keys)
+
+    @staticmethod
+    def _remove_copies(keys: Sequence[int], extra: dict[int, int]) -> list[int]:
+        """Remove one copy of each key of which there are several; the others are returned."""
+        single = []
+        for key in keys:
+            if key not in extra:
+                single.append(key)
+            elif extra[key] == 1:
+                del extra[key]
             else:
-                raise KeyError(f"instance {instance} removed block {key}, which it does not hold")
-        return len(keys) - num_kept
+                extra[key] -= 1
+        return single
 
     def clear(self, instance: int) -> None:
         """``instance`` lost everything. Visits all keys: for resets and failures, which are rare."""
@@ -82,17 +98,16 @@ class PrefixIndex:
         """
         levels: list[tuple[int, int]] = []
         alive = self._holders.get(keys[0], 0) if keys else 0
-        depth = 0
-        for mask in map(self._holders.get, keys, repeat(0)):
+        if not alive:
+            return levels
+        for depth, mask in enumerate(map(self._holders.get, keys, repeat(0))):
             still = alive & mask
             if still != alive:
                 levels.append((alive ^ still, depth))
+                if not still:
+                    return levels
                 alive = still
-            if not alive:
-                return levels
-            depth += 1
-        if alive:
-            levels.append((alive, depth))
+        levels.append((alive, len(keys)))
         return levels
 
     def overlaps(self, keys: Sequence[int]) -> dict[int, int]:
@@ -102,12 +117,58 @@ class PrefixIndex:
     def overlap(self, instance: int, keys: Sequence[int]) -> int:
         """Number of consecutive leading blocks that ``instance`` holds."""
         bit = 1 << instance
-        depth = 0
-        for mask in map(self._holders.get, keys, repeat(0)):
+        for depth, mask in enumerate(map(self._holders.get, keys, repeat(0))):
             if not mask & bit:
+                return depth
+        return len(keys)
+
+
+class PathIndex(PrefixIndex):
+    """Where keys are stored and removed as whole paths from a prompt's first block on, as requests in flight hold them.
+
+    Who holds a block holds all before it. So what several hold comes first in a path, and behind it nothing needs
+    looking up.
+    """
+
+    __slots__ = ()
+
+    def store(self, instance: int, keys: Sequence[int]) -> int:
+        """See `PrefixIndex.store`."""
+        bit = 1 << instance
+        holders, extra = self._holders, self._extra.setdefault(instance, {})
+        num_known = num_held = 0
+        for key, mask in zip(keys, map(holders.get, keys, repeat(0)), strict=True):
+            if not mask:
                 break
-            depth += 1
-        return depth
+            num_known += 1
+            if mask & bit:
+                num_held += 1
+                extra[key] = extra.get(key, 0) + 1
+            else:
+                holders[key] = mask | bit
+        holders.update(zip(keys[num_known:], repeat(bit)))
+        return len(keys) - num_held
+
+    def remove(self, instance: int, keys: Sequence[int]) -> int:
+        """See `PrefixIndex.remove`."""
+        bit = 1 << instance
+        holders, extra = self._holders, self._extra[instance]
+        num_shared = num_kept = 0
+        for key in keys:
+            if key in extra:
+                num_kept += 1
+                if extra[key] == 1:
+                    del extra[key]
+                else:
+                    extra[key] -= 1
+            elif holders[key] != bit:
+                holders[key] ^= bit
+            else:
+                break
+            num_shared += 1
+        for key in keys[num_shared:]:
+            del holders[key]
+        return len(keys) - num_kept
 
 
 def instances(mask: int) -> Iterator[int]:

@@ -7,18 +7,26 @@ pass, and block events as late as they would arrive; a policy reads the view and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from simulator.prefix import num_shareable
 from simulator.request import Request
-from simulator.routing.prefix_index import PrefixIndex
+from simulator.routing.prefix_index import PathIndex, PrefixIndex
 
 
-class _Entry(NamedTuple):
-    """What one dispatched request added to the ledger, so that exactly this is taken away again."""
+@dataclass(slots=True)
+class _Entry:
+    """What one dispatched request added to the ledger, so that exactly this is taken away again.
+
+    ``keys`` are those of blocks that another request could share; of the ``num_private`` others, their number will do.
+    ``prefill_tokens`` are none once the first token has passed.
+    """
 
     instance: int
     keys: list[int]
+    num_private: int
     prefill_tokens: int
 
 
@@ -53,7 +61,7 @@ class View:
         self.prefill_tokens = [0] * num_instances
         self.active_blocks = [0] * num_instances
         self.index = PrefixIndex()
-        self.active = PrefixIndex()
+        self.active = PathIndex()
         self._fills_at_dispatch = fills_at_dispatch
         self._ttl_s = ttl_s
         self._tracks_active_blocks = tracks_active_blocks
@@ -75,23 +83,23 @@ class View:
             raise ValueError(f"request {request.request_id} was dispatched twice without finishing")
         self._expire(now_s)
         # A copy: the engine appends the keys of the answer's blocks to its own list.
-        keys = list(request.block_keys)
+        keys = request.block_keys[: num_shareable(request.block_keys)]
+        num_private = len(request.block_keys) - len(keys)
         overlap = self.index.overlap(instance, keys)
         prefill_tokens = max(0, request.num_prompt_tokens - overlap * self.block_size)
-        self._entries[request.request_id] = _Entry(instance, keys, prefill_tokens)
+        self._entries[request.request_id] = _Entry(instance, keys, num_private, prefill_tokens)
         self.num_in_flight[instance] += 1
         self.prefill_tokens[instance] += prefill_tokens
         if self._tracks_active_blocks:
-            self.active_blocks[instance] += self.active.store(instance, keys)
+            self.active_blocks[instance] += self.active.store(instance, keys) + num_private
         if self._fills_at_dispatch:
             self._remember(instance, keys, overlap, now_s)
 
     def first_token(self, request: Request, now_s: float) -> None:  # noqa: ARG002
         """The request's first token passed by: its prefill is over. A second call changes nothing."""
         entry = self._entries[request.request_id]
-        if entry.prefill_tokens:
-            self.prefill_tokens[entry.instance] -= entry.prefill_tokens
-            self._entries[request.request_id] = entry._replace(prefill_tokens=0)
+        self.prefill_tokens[entry.instance] -= entry.prefill_tokens
+        entry.prefill_tokens = 0
 
     def finished(self, request: Request, now_s: float) -> None:  # noqa: ARG002
         """The request left its instance: finished, refused there or aborted. Raises KeyError if it is not in flight."""
@@ -99,19 +107,21 @@ class View:
         self.num_in_flight[entry.instance] -= 1
         self.prefill_tokens[entry.instance] -= entry.prefill_tokens
         if self._tracks_active_blocks:
-            self.active_blocks[entry.instance] -= self.active.remove(entry.instance, entry.keys)
+            self.active_blocks[entry.instance] -= self.active.remove(entry.instance, entry.keys) + entry.num_private
 
-    def kv_events(self, instance: int, events: Iterable[int | None]) -> None:
+    def kv_events(self, instance: int, events: Sequence[int | None]) -> None:
         """Block events of ``instance`` in order: ``key`` stored, ``~key`` (negative) removed, None all cleared."""
         index = self.index
-        batch = list(events)
-        while None in batch:
-            batch = batch[batch.index(None) + 1 :]
+        while None in events:
+            events = events[events.index(None) + 1 :]
             index.clear(instance)
-        changes = cast("list[int]", batch)
+        changes: Sequence[Any] = events  # all of them numbers now
         # Copies are counted, so that only the sums of a batch matter; stored first, since none may go below zero.
-        index.store(instance, [key for key in changes if key >= 0])
-        index.remove(instance, [~key for key in changes if key < 0])
+        stored = [key for key in changes if key >= 0]
+        if stored:
+            index.store(instance, stored)
+        if len(stored) < len(changes):
+            index.remove(instance, [~key for key in changes if key < 0])
 
     def _remember(self, instance: int, keys: list[int], overlap: int, now_s: float) -> None:
         if self._ttl_s is None:
