@@ -57,7 +57,7 @@ def scenario() -> Scenario:
 def serve(
     config: Any, profile: Any, router: Any, requests: Iterable[Request], num_instances: int, metrics: Metrics,
     **streams: int,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Every request takes as long as it is long, and as the router's stream says."""
     for request in requests:
         request.state, request.instance = "finished", router.rng.randrange(num_instances)
@@ -66,6 +66,7 @@ def serve(
         request.num_output_tokens = request.oracle_num_output_tokens
         request.finish_s = request.first_token_s + 0.01 * request.num_output_tokens
         metrics.request(request)
+    return metrics.num_requests
 
 
 @pytest.fixture
@@ -113,9 +114,10 @@ def test_an_unknown_policy_is_one_line(scenario: Scenario) -> None:
 
 
 def test_a_request_that_never_ends_is_an_error(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose_one(config: Any, profile: Any, router: Any, requests: Any, num: int, metrics: Metrics, **_: int) -> None:
-        next(requests)
-        serve(config, profile, router, requests, num, metrics)
+    def lose_one(config: Any, profile: Any, router: Any, requests: Any, num: int, metrics: Metrics, **_: int) -> int:
+        served = iter(requests)
+        next(served)
+        return 1 + serve(config, profile, router, served, num, metrics)
 
     monkeypatch.setattr(experiment, "_simulate", lose_one)
     with pytest.raises(RuntimeError, match="40 requests arrived and 39 ended"):

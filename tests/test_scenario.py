@@ -13,6 +13,7 @@ from simulator import scenario
 from simulator.engine_args import EngineArgs, platform, read_command, refusal, resolve
 from simulator.errors import InputError
 from simulator.profile import Profile, load_profile
+from simulator.workload import open_workload
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 
@@ -95,23 +96,21 @@ def test_changes_make_a_copy_that_keeps_the_folder(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(TEXT)
     read = scenario.load(tmp_path / "a.yaml")
     changed = read.changed(seed=7, replications=4, limit=3, routing=read.routing[:1])
-    synthetic = changed.workload.tenants[0].synthetic
-    assert synthetic is not None
-    assert (changed.seed, changed.replications, synthetic.num_requests, len(changed.routing)) == (7, 4, 3, 1)
+    limit = changed.workload.tenants[0].limit
+    assert (changed.seed, changed.replications, limit, len(changed.routing)) == (7, 4, 3, 1)
     assert changed.base_dir == tmp_path
     assert read.changed().digest == read.digest != changed.digest
 
 
 def test_a_limit_never_adds_requests() -> None:
-    synthetic = scenario.parse(TEXT).changed(limit=1000).workload.tenants[0].synthetic
-    assert synthetic is not None
-    assert synthetic.num_requests == 10
+    workload = scenario.parse(TEXT).changed(limit=1000).workload
+    assert len(list(open_workload(workload, 0, 0))) == 10
+    assert scenario.parse(TEXT).changed(limit=3).changed(limit=5).workload.tenants[0].limit == 3
 
 
-def test_a_limit_on_a_tenant_that_ends_by_time_is_refused() -> None:
+def test_a_limit_holds_for_a_tenant_that_ends_by_time() -> None:
     read = scenario.parse(TEXT.replace("num_requests: 10", "duration: 1 min"))
-    with pytest.raises(InputError, match="^limit: tenant 'chat' ends after a duration, expected one with num_req"):
-        read.changed(limit=3)
+    assert len(list(open_workload(read.changed(limit=3).workload, 0, 0))) == 3
 
 
 def test_a_profile_beside_the_scenario(tmp_path: Path, ascend: Profile) -> None:
@@ -229,9 +228,11 @@ MISTAKES = [
      "workload.tenants[0].synthetic.arrivals.rate_per_s: got -6, expected a rate like 6 (per second), '90/min' or "
      "'3600/h'"),
     ("rate_per_s: 6", "rate: 6",
-     "workload.tenants[0].synthetic.arrivals.rate: unknown key (known: cv, process, rate_per_s) (and 1 more)"),
+     "workload.tenants[0].synthetic.arrivals.rate: unknown key (known: cv, every, off, on, period, process, "
+     "rate_per_s, rates_per_s, size)"),
     ("poisson", "poison",
-     "workload.tenants[0].synthetic.arrivals.process: got 'poison', expected 'poisson', 'gamma' or 'fixed' (did you "
+     "workload.tenants[0].synthetic.arrivals.process: got 'poison', expected 'poisson', 'gamma', 'fixed', 'on_off', "
+     "'profile' or 'batch' (did you "
      "mean 'poisson'?)"),
     ("suffix_tokens: 500", "suffix_tokens: {distribution: fixed, mean: 500, cvv: 1}",
      "workload.tenants[0].synthetic.suffix_tokens.cvv: unknown key (did you mean 'cv'?)"),

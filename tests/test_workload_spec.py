@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from simulator.workload.spec import ArrivalSpec, LengthSpec, SyntheticSpec, TenantSpec, TraceSpec, WorkloadSpec
+from simulator.workload.distributions import ArrivalSpec, LengthSpec
+from simulator.workload.spec import SyntheticSpec, TenantSpec, TraceSpec, WorkloadSpec
 
 POISSON = {"process": "poisson", "rate_per_s": 6}
 DRAWN = {"num_requests": 10, "arrivals": POISSON, "suffix_tokens": 500, "output_tokens": 200}
@@ -100,9 +101,9 @@ def test_a_trace_that_cannot_be_replayed_is_refused(changes, message):
 
 
 def test_a_tenant_has_exactly_one_source():
-    with pytest.raises(ValidationError, match="'a': give exactly one of trace and synthetic"):
+    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic and conversations"):
         TenantSpec.model_validate({"name": "a"})
-    with pytest.raises(ValidationError, match="'a': give exactly one of trace and synthetic"):
+    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic and conversations"):
         TenantSpec.model_validate({"name": "a", "trace": TRACE, "synthetic": DRAWN})
 
 

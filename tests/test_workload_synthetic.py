@@ -13,8 +13,8 @@ from scipy import stats
 from simulator.streams import stream
 from simulator.workload import WorkloadSpec, open_workload
 from simulator.workload.arrivals import arrival_times_s, draw_gaps_s
+from simulator.workload.distributions import ArrivalSpec, LengthSpec
 from simulator.workload.lengths import draw_lengths
-from simulator.workload.spec import ArrivalSpec, LengthSpec
 
 BASE = {
     "num_requests": 3000,

@@ -144,10 +144,10 @@ class Scenario(BaseModel):
         for index, spec in enumerate(self.routing):
             if ROUTERS[spec.policy].needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
-                    if tenant.trace is None or tenant.trace.session_from is None:
+                    if tenant.conversations is None and (tenant.trace is None or tenant.trace.session_from is None):
                         raise InputError(
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
-                            "expected a trace with session_from: second_block"
+                            "expected conversations, or a trace with session_from: second_block"
                         )
 
     def changed(
@@ -158,7 +158,9 @@ class Scenario(BaseModel):
         limit: int | None = None,
         routing: tuple[RoutingSpec, ...] | None = None,
     ) -> Scenario:
-        """A copy with what is given. ``limit`` is the most requests a tenant sends. Raises InputError."""
+        """A copy with what is given. ``limit`` is the most requests, or conversations, a tenant begins. Raises
+        InputError.
+        """
         update: dict[str, Any] = {"seed": seed, "replications": replications, "routing": routing}
         if limit is not None:
             tenants = tuple(_limited(tenant, limit) for tenant in self.workload.tenants)
@@ -182,11 +184,4 @@ def _idle_key(tenant: TenantSpec, engine: EngineArgs) -> str | None:
 
 
 def _limited(tenant: TenantSpec, limit: int) -> TenantSpec:
-    if tenant.trace is not None:
-        fewest = min(limit, tenant.trace.limit or limit)
-        return tenant.model_copy(update={"trace": tenant.trace.model_copy(update={"limit": fewest})})
-    synthetic = tenant.synthetic
-    if synthetic is None or synthetic.num_requests is None:
-        raise InputError(f"limit: tenant {tenant.name!r} ends after a duration, expected one with num_requests")
-    fewest = min(limit, synthetic.num_requests)
-    return tenant.model_copy(update={"synthetic": synthetic.model_copy(update={"num_requests": fewest})})
+    return tenant.model_copy(update={"limit": min(limit, tenant.limit or limit)})

@@ -6,25 +6,26 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.workload.spec import ArrivalSpec
+from simulator.workload.distributions import ArrivalSpec
 
 
 def arrival_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
-    """Yield arrays of ``num_per_draw`` arrival times in seconds, ascending, without end: the running sums of gaps."""
-    last_s = 0.0
-    while True:
-        gaps_s = draw_gaps_s(spec, rng, num_per_draw)
-        gaps_s[0] += last_s
-        times_s = np.cumsum(gaps_s)
-        last_s = float(times_s[-1])
-        yield times_s
+    """Yield arrays of ``num_per_draw`` arrival times in seconds, ascending, without end."""
+    if spec.process == "profile":
+        return _profile_times_s(spec, rng, num_per_draw)
+    if spec.process == "on_off":
+        return _on_off_times_s(spec, rng, num_per_draw)
+    if spec.process == "batch":
+        return _batch_times_s(spec, num_per_draw)
+    return _sums(_gaps_s(spec, rng, num_per_draw))
 
 
 def draw_gaps_s(spec: ArrivalSpec, rng: np.random.Generator, size: int) -> np.ndarray:
-    """``size`` gaps in seconds.
+    """``size`` gaps in seconds of a process that has independent ones.
 
     With mean m = 1 / rate: exponential (poisson), gamma with shape 1 / cv² and scale m cv² (gamma), or m (fixed).
     """
+    assert spec.rate_per_s is not None  # the specification demands it
     mean_s = 1 / spec.rate_per_s
     if spec.process == "poisson":
         return rng.exponential(mean_s, size)
@@ -32,3 +33,66 @@ def draw_gaps_s(spec: ArrivalSpec, rng: np.random.Generator, size: int) -> np.nd
         assert spec.cv is not None  # the specification demands it
         return rng.gamma(spec.cv**-2, mean_s * spec.cv**2, size)
     return np.full(size, mean_s)
+
+
+def _gaps_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
+    while True:
+        yield draw_gaps_s(spec, rng, num_per_draw)
+
+
+def _sums(gaps: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """The running sums of gaps."""
+    last = 0.0
+    for drawn in gaps:
+        drawn[0] += last
+        sums = np.cumsum(drawn)
+        last = float(sums[-1])
+        yield sums
+
+
+def _unit_times(rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
+    """A Poisson process of rate 1, which any other is once its clock is bent by the expected number of arrivals."""
+
+    def gaps() -> Iterator[np.ndarray]:
+        while True:
+            yield rng.exponential(1.0, num_per_draw)
+
+    return _sums(gaps())
+
+
+def _profile_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
+    """Poisson with a rate that repeats: the inverse of the expected number of arrivals, straight within a part."""
+    assert spec.rates_per_s is not None  # the specification demands both
+    assert spec.period is not None
+    edges_s = np.linspace(0.0, spec.period, len(spec.rates_per_s) + 1)
+    expected = np.concatenate([[0.0], np.cumsum(np.array(spec.rates_per_s) * np.diff(edges_s))])
+    for number in _unit_times(rng, num_per_draw):
+        periods, rest = np.divmod(number, expected[-1])
+        yield periods * spec.period + np.interp(rest, expected, edges_s)
+
+
+def _on_off_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
+    """Arrivals on the clock that runs while on, then the time off before each."""
+    assert spec.rate_per_s is not None  # the specification demands all three
+    assert spec.on is not None
+    assert spec.off is not None
+    rate_per_s = spec.rate_per_s * (spec.on + spec.off) / spec.on
+    ends_on_s, off_s = np.zeros(1), np.zeros(1)  # ends of times on, on their own clock, and all time off before each
+    for number in _unit_times(rng, num_per_draw):
+        on_s = number / rate_per_s
+        while ends_on_s[-1] < on_s[-1]:
+            ends_on_s = np.append(ends_on_s, ends_on_s[-1] + np.cumsum(rng.exponential(spec.on, num_per_draw)))
+            off_s = np.append(off_s, off_s[-1] + np.cumsum(rng.exponential(spec.off, num_per_draw)))
+        place = np.searchsorted(ends_on_s, on_s, side="right") - 1
+        yield on_s + off_s[place]
+        first = int(place[-1])  # what is over will not be asked for again
+        ends_on_s, off_s = ends_on_s[first:], off_s[first:]
+
+
+def _batch_times_s(spec: ArrivalSpec, num_per_draw: int) -> Iterator[np.ndarray]:
+    assert spec.size is not None  # the specification demands both
+    assert spec.every is not None
+    first = 0
+    while True:
+        yield (np.arange(first, first + num_per_draw) // spec.size) * spec.every
+        first += num_per_draw

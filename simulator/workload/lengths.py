@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from simulator.workload.spec import LengthSpec
+from simulator.workload.distributions import LengthSpec
 
 
 def draw_lengths(spec: LengthSpec, rng: np.random.Generator, size: int) -> np.ndarray:

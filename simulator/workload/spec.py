@@ -5,97 +5,16 @@ Durations are read in any unit and kept in seconds, lengths are tokens, rates ar
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
-from simulator.units import Number, PositiveCount, PositiveNumber, PositiveSeconds, Rate, count
-
-# The keys of each length distribution: those it must have, those it may have.
-_LENGTH_KEYS: dict[str, tuple[set[str], set[str]]] = {
-    "fixed": ({"mean"}, set()),
-    "uniform": ({"low", "high"}, set()),
-    "geometric": ({"mean"}, {"low", "high"}),
-    "exponential": ({"mean"}, {"low", "high"}),
-    "lognormal": ({"mean", "cv"}, {"low", "high"}),
-}
+from simulator.units import Count, PositiveCount, PositiveNumber, PositiveSeconds, Seconds, Share
+from simulator.workload.conversation_spec import ConversationSpec
+from simulator.workload.distributions import ArrivalSpec, Length, Pause, Spec
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LengthSpec(_Spec):
-    """How many tokens: a distribution over whole numbers (``lengths`` has the definitions), >= 1 unless fixed at 0.
-
-    ``mean`` is in tokens, ``cv`` is standard deviation over mean. ``low`` and ``high`` are the ends of ``uniform``
-    (both included); the other distributions are clipped to them after drawing, and clipping moves their mean.
-    """
-
-    distribution: Literal["fixed", "uniform", "geometric", "exponential", "lognormal"]
-    mean: Number | None = None
-    cv: PositiveNumber | None = Field(default=None, ge=1e-3, le=100)
-    low: PositiveCount | None = None
-    high: PositiveCount | None = None
-
-    @model_validator(mode="after")
-    def _keys_fit_the_distribution(self) -> Self:
-        required, optional = _LENGTH_KEYS[self.distribution]
-        given = {key for key in ("mean", "cv", "low", "high") if getattr(self, key) is not None}
-        if missing := required - given:
-            raise ValueError(f"{self.distribution} lengths need {' and '.join(sorted(missing))}")
-        if idle := given - required - optional:
-            raise ValueError(f"{' and '.join(sorted(idle))} would change nothing for {self.distribution} lengths")
-        if self.mean is not None:
-            self._check_mean(self.mean)
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}")
-        return self
-
-    def _check_mean(self, mean: float) -> None:
-        if self.distribution == "fixed":
-            if mean < 0 or mean != int(mean):
-                raise ValueError(f"a fixed length is a whole number of tokens, not {mean:g}")
-        elif mean < 1:
-            raise ValueError(f"mean {mean:g} is below one token")
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether every length is 0 tokens."""
-        return self.distribution == "fixed" and self.mean == 0
-
-
-def _plain_length(value: Any) -> Any:
-    """``200`` is short for ``{distribution: fixed, mean: 200}``."""
-    if isinstance(value, dict | LengthSpec):
-        return value
-    return {"distribution": "fixed", "mean": count(value)}
-
-
-Length = Annotated[LengthSpec, BeforeValidator(_plain_length, json_schema_input_type=int | str | LengthSpec)]
-
-
-class ArrivalSpec(_Spec):
-    """When requests arrive: independent gaps with a mean of ``1 / rate_per_s`` seconds, the first one before the first.
-
-    ``poisson`` draws exponential gaps, ``gamma`` gaps with the coefficient of variation ``cv`` (above 1: bursts), and
-    ``fixed`` makes all gaps equal.
-    """
-
-    process: Literal["poisson", "gamma", "fixed"]
-    rate_per_s: Rate
-    cv: PositiveNumber | None = Field(default=None, ge=1e-3, le=100)
-
-    @model_validator(mode="after")
-    def _cv_goes_with_gamma(self) -> Self:
-        if self.process == "gamma" and self.cv is None:
-            raise ValueError("gamma arrivals need cv")
-        if self.process != "gamma" and self.cv is not None:
-            raise ValueError(f"cv would change nothing for {self.process} arrivals (gamma takes it)")
-        return self
-
-
-class SyntheticSpec(_Spec):
+class SyntheticSpec(Spec):
     """Drawn requests: one of ``num_prefixes`` shared texts, then a text of the request's own, then an answer.
 
     Exactly one of ``num_requests`` and ``duration`` (seconds; arrivals strictly before it) ends the stream. A prefix
@@ -127,7 +46,7 @@ class SyntheticSpec(_Spec):
         return self
 
 
-class TraceSpec(_Spec):
+class TraceSpec(Spec):
     """A recorded trace, replayed in this order: spread lumps, cut a window, compress time, stop at ``limit`` requests.
 
     ``path`` is relative to the scenario file. ``smooth_s`` spreads each arrival evenly over that many seconds after its
@@ -147,30 +66,80 @@ class TraceSpec(_Spec):
     limit: PositiveCount | None = None
 
 
-class TenantSpec(_Spec):
-    """Who sends requests: a ``trace`` or a ``synthetic`` stream, and how the engine is to treat them.
+class AbandonsSpec(Spec):
+    """This share of the requests is given up by its reader, so long after it was sent, if it has not ended by then."""
+
+    share: Share
+    after: Pause
+
+
+class TargetsSpec(Spec):
+    """What a tenant was promised, in seconds: a request is within its targets if it finishes and meets them all."""
+
+    ttft: PositiveSeconds | None = None
+    tpot: PositiveSeconds | None = None
+    e2e: PositiveSeconds | None = None
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.limits_s:
+            raise ValueError("targets: give at least one of ttft, tpot and e2e")
+        return self
+
+    @property
+    def limits_s(self) -> dict[str, float]:
+        """The targets that there are, by the name of the latency."""
+        return {name: value for name, value in self if value is not None}
+
+
+class TenantSpec(Spec):
+    """Who sends requests: a ``trace``, a ``synthetic`` stream or ``conversations``, and how the engine treats them.
 
     ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts;
     ``lora`` names the adapter that its requests are for. With ``skip_reading_prefix_cache``, as vLLM has it for prompt
     log-probabilities, they compute their whole prompts, which others may find.
+
+    ``limit`` ends its stream after so many requests, or conversations. Its clients hang up when a request has not
+    ended ``timeout`` after it was sent, and ask the same again up to ``retries`` times, ``retry_after`` later; the
+    engine drops what it had computed of the answer, and keeps the blocks as cached.
     """
 
     name: str = Field(min_length=1)
     trace: TraceSpec | None = None
     synthetic: SyntheticSpec | None = None
+    conversations: ConversationSpec | None = None
     priority: int = Field(default=0, strict=True)
     cache_salt: str | None = Field(default=None, min_length=1)
     lora: str | None = Field(default=None, min_length=1)
     skip_reading_prefix_cache: StrictBool = False
+    limit: PositiveCount | None = None
+    timeout: PositiveSeconds | None = None
+    retries: Count = 0
+    retry_after: Seconds = 0.0
+    abandons: AbandonsSpec | None = None
+    targets: TargetsSpec | None = None
+
+    @property
+    def hangs_up(self) -> bool:
+        """Whether its clients end requests themselves."""
+        return self.timeout is not None or self.abandons is not None
+
+    @model_validator(mode="after")
+    def _retries_follow_a_timeout(self) -> Self:
+        if self.retries and self.timeout is None:
+            raise ValueError(f"tenant {self.name!r}: retries would change nothing without a timeout")
+        if self.retry_after and not self.retries:
+            raise ValueError(f"tenant {self.name!r}: retry_after would change nothing without retries")
+        return self
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        if (self.trace is None) == (self.synthetic is None):
-            raise ValueError(f"tenant {self.name!r}: give exactly one of trace and synthetic")
+        if sum(source is not None for source in (self.trace, self.synthetic, self.conversations)) != 1:
+            raise ValueError(f"tenant {self.name!r}: give exactly one of trace, synthetic and conversations")
         return self
 
 
-class WorkloadSpec(_Spec):
+class WorkloadSpec(Spec):
     """The tenants of a cluster. Names are unique, since a tenant's random streams are named after it."""
 
     tenants: tuple[TenantSpec, ...] = Field(min_length=1)

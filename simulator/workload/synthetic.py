@@ -14,9 +14,10 @@ import numpy as np
 from simulator.request import Prompt, Request
 from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
+from simulator.workload.distributions import LengthSpec
 from simulator.workload.lengths import draw_lengths
 from simulator.workload.segments import first_segment
-from simulator.workload.spec import LengthSpec, SyntheticSpec, TenantSpec
+from simulator.workload.spec import SyntheticSpec, TenantSpec
 
 _NUM_PER_DRAW = 1024
 

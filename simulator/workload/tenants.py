@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
 from simulator.request import Request
 from simulator.workload import mooncake
 from simulator.workload.acceptance import Acceptance
+from simulator.workload.conversations import Conversations
+from simulator.workload.patience import Patience
 from simulator.workload.replay import replay
 from simulator.workload.spec import TenantSpec, TraceSpec, WorkloadSpec
 from simulator.workload.synthetic import synthesize
@@ -18,11 +21,9 @@ from simulator.workload.synthetic import synthesize
 class Workload:
     """One replication of a workload: iterate it for its requests. Each iteration yields the same, in fresh objects.
 
-    Requests come one at a time, by arrival and at equal times by tenant, and are numbered from 0 in that order.
-    ``open_loop``: no arrival depends on how earlier requests fared.
+    Requests come one at a time, by arrival and at equal times by tenant. Tell ``ended`` of each end: others may follow
+    from it. They are numbered from 0 in that order where none can follow, else by who sends them.
     """
-
-    open_loop = True
 
     def __init__(
         self, spec: WorkloadSpec, seed: int, replication: int, base_dir: Path, acceptance: Acceptance | None = None
@@ -32,6 +33,16 @@ class Workload:
         self._replication = replication
         self._base_dir = base_dir
         self._acceptance = acceptance
+        self._conversations: dict[int, Conversations] = {}  # of the iteration under way, by tenant
+        self._patience = {
+            index: Patience(tenant, seed, replication) for index, tenant in enumerate(spec.tenants) if tenant.hangs_up
+        }
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether no arrival depends on how earlier requests fared."""
+        retries = any(tenant.retries for tenant in self._spec.tenants)
+        return not retries and all(self._talks(index, tenant).open_loop for index, tenant in self._conversing())
 
     @property
     def tenants(self) -> list[str]:
@@ -39,21 +50,73 @@ class Workload:
         return [tenant.name for tenant in self._spec.tenants]
 
     @property
+    def targets_s(self) -> list[dict[str, float]]:
+        """Each tenant's targets in seconds by latency (``ttft``, ``tpot``, ``e2e``); empty where it has none."""
+        return [tenant.targets.limits_s if tenant.targets else {} for tenant in self._spec.tenants]
+
+    @property
     def resampling(self) -> str:
-        """What makes two replications differ, in words for a report."""
+        """What makes two replications differ, in words for a report, and whether clients wait for answers."""
         if len(self._spec.tenants) == 1:
-            return _resampling(self._spec.tenants[0])
-        return "; ".join(f"{tenant.name}: {_resampling(tenant)}" for tenant in self._spec.tenants)
+            words = _resampling(self._spec.tenants[0])
+        else:
+            words = "; ".join(f"{tenant.name}: {_resampling(tenant)}" for tenant in self._spec.tenants)
+        return words if self.open_loop else f"{words}; closed loop: slow answers delay what follows them"
 
     def __iter__(self) -> Iterator[Request]:
+        self._conversations = {index: self._talks(index, tenant) for index, tenant in self._conversing()}
         streams = [self._stream(index, tenant) for index, tenant in enumerate(self._spec.tenants)]
         # heapq.merge keeps the order of its arguments at equal keys; one stream needs no comparing.
         merged = heapq.merge(*streams, key=attrgetter("arrival_s")) if len(streams) > 1 else streams[0]
+        if not self.open_loop:
+            yield from merged
+            return
         for request_id, request in enumerate(merged):
             request.request_id = request_id
             yield request
 
+    def ended(self, request: Request, now_s: float) -> list[Request]:
+        """The requests that follow from this one's end, with their times of arrival."""
+        source, patience = self._conversations.get(request.tenant), self._patience.get(request.tenant)
+        if patience is not None and (again := patience.again(request, now_s)) is not None:
+            if source is not None:
+                source.replace(request, again)
+            return [again]
+        if source is None:
+            return []
+        following = source.ended(request, now_s)
+        return following if patience is None else [self._limited(patience, one) for one in following]
+
+    def _conversing(self) -> Iterator[tuple[int, TenantSpec]]:
+        return ((index, tenant) for index, tenant in enumerate(self._spec.tenants) if tenant.conversations is not None)
+
+    def _talks(self, index: int, tenant: TenantSpec) -> Conversations:
+        assert tenant.conversations is not None  # who calls has looked
+        accept = None
+        if (acceptance := self._acceptance) is not None:
+
+            def accept(conversation: int, place: int) -> Iterator[int]:
+                return acceptance.draws(self._seed, "acceptance", tenant.name, self._replication, conversation, place)
+
+        return Conversations(tenant, tenant.conversations, index, self._seed, self._replication, accept)
+
     def _stream(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
+        requests = islice(self._source(index, tenant), tenant.limit)
+        patience = self._patience.get(index)
+        if patience is None:
+            return requests
+        if tenant.conversations is not None:
+            return (self._limited(patience, request) for request in requests)
+        return (patience.limit(request, number) for number, request in enumerate(requests))
+
+    @staticmethod
+    def _limited(patience: Patience, request: Request) -> Request:
+        """Of a conversation, whose requests grow."""
+        return patience.limit(request, request.session, request.num_prompt_tokens)
+
+    def _source(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
+        if tenant.conversations is not None:
+            return iter(self._conversations[index])
         if tenant.trace is not None:
             requests = replay(tenant, index, self._seed, self._replication, self._base_dir)
         else:
@@ -89,6 +152,8 @@ def open_workload(
 
 
 def _resampling(tenant: TenantSpec) -> str:
+    if tenant.conversations is not None:
+        return "every conversation drawn anew (seeded)"
     if tenant.trace is None:
         return "every request drawn anew (seeded)"
     return ", ".join(_trace_resampling(tenant.trace))

@@ -1,0 +1,64 @@
+"""What the prompts of a conversation begin with: one text of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from simulator.request import Run
+from simulator.workload.conversation_spec import LayerSpec
+from simulator.workload.lengths import draw_lengths
+
+_NUM_PER_DRAW = 1024
+_TEXTS_PER_LAYER = 2**32  # texts and their renewals; segments of a layer are numbered within
+_MAX_LAYERS = 64  # so that a conversation's own texts come after all of them
+OWN_TEXTS = _MAX_LAYERS * _TEXTS_PER_LAYER
+
+
+class Layer:
+    """Gives runs: which text a conversation has of this layer, and how long it is.
+
+    ``base`` is the tenant's first segment. Draws come from streams of the layer's own name (``named``), one for each
+    conversation, or for each turn where the layer is renewed.
+    """
+
+    def __init__(self, spec: LayerSpec, number: int, base: int, named: Callable[[str], np.random.Generator]) -> None:
+        self._spec = spec
+        self.is_renewed = spec.renewed is not None
+        self._texts = spec.texts or 1
+        self._first = base + number * _TEXTS_PER_LAYER
+        lengths = named(f"layer {spec.name}: tokens")
+        if spec.unique:
+            self._own_lengths = _blocks(lambda size: draw_lengths(spec.tokens, lengths, size))
+        else:
+            self._lengths: list[int] = draw_lengths(spec.tokens, lengths, self._texts).tolist()
+            self._chosen = _choices(self._texts, spec.zipf_exponent or 0.0, named(f"layer {spec.name}"))
+
+    def run(self, time_s: float, new_text: Callable[[], int] | None) -> Run:
+        """The text of a conversation (or turn) that begins at ``time_s``; ``new_text`` names one of its own, None: it
+        needs no name.
+        """
+        if self._spec.unique:
+            return (None if new_text is None else new_text()), 0, next(self._own_lengths)
+        text = next(self._chosen)
+        segment = self._first + text
+        if self._spec.churn is not None:  # texts are replaced one after another, all within one period
+            segment += self._texts * int(time_s / self._spec.churn + text / self._texts)
+        return segment, 0, self._lengths[text]
+
+
+def _choices(number: int, exponent: float, rng: np.random.Generator) -> Iterator[int]:
+    """Indices: the k-th of ``number``, from 1, has weight ``k ** -exponent`` (0: all alike)."""
+    if number == 1:
+        while True:
+            yield 0
+    shares = np.cumsum(np.arange(1, number + 1, dtype=float) ** -exponent)
+    shares /= shares[-1]
+    yield from _blocks(lambda size: np.searchsorted(shares, rng.random(size), side="right"))
+
+
+def _blocks(draw: Callable[[int], np.ndarray]) -> Iterator[int]:
+    """Draws one by one, made in blocks: a numpy call for each would cost more than the rest of a request."""
+    while True:
+        yield from draw(_NUM_PER_DRAW).tolist()

@@ -1,0 +1,153 @@
+"""Clients that react: turns, closed loops, time-outs and retries, on the simulated cluster."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from simulator.cluster import Cluster
+from simulator.engine_args import EngineConfig
+from simulator.metrics import Metrics
+from simulator.routing import make_router, parse_routing
+from simulator.step_time import FORMULAS
+from simulator.workload import WorkloadSpec, open_workload
+
+ENGINE = EngineConfig(
+    dialect="vllm-0.32",
+    block_size=16,
+    num_gpu_blocks=3000,
+    max_model_len=8192,
+    max_num_batched_tokens=2048,
+    max_num_seqs=64,
+    max_num_active_seqs=64,
+    enable_prefix_caching=True,
+    enable_chunked_prefill=True,
+    long_prefill_token_threshold=0,
+    scheduler_reserve_full_isl=True,
+    watermark=0.0,
+    policy="fcfs",
+    async_scheduling=False,
+)
+TIMES = {
+    "step_s": 0.01, "prefill_token_s": 1e-4, "prefill_pair_s": 0.0, "decode_token_s": 0.0, "decode_context_s": 0.0,
+}  # fmt: skip
+CHAT: dict[str, Any] = {
+    "num_conversations": 30,
+    "arrivals": {"process": "poisson", "rate_per_s": 2.0},
+    "layers": [{"name": "system", "tokens": 256}],
+    "turns": {"distribution": "geometric", "mean": 3, "high": 8},
+    "question_tokens": {"distribution": "lognormal", "mean": 60, "cv": 1},
+    "output_tokens": {"distribution": "geometric", "mean": 40},
+    "think_time": {"distribution": "exponential", "mean": "2 s"},
+    "agents": {"number": 2, "share_of_turns": 0.2, "task_tokens": 30, "output_tokens": 20, "report_tokens": 10},
+}
+
+
+def served(
+    tenant: dict[str, Any], *, router: str = "round_robin", instances: int = 2, **modes: bool
+) -> tuple[Any, Any]:
+    """The rows of a run and its metrics."""
+    spec = WorkloadSpec.model_validate({"tenants": [{"name": "t", **tenant}]})
+    workload = open_workload(spec, 3, 0)
+    metrics = Metrics(instances, workload.tenants)
+    policy = make_router(parse_routing(router), instances, random.Random(0))
+    cluster = Cluster(ENGINE, FORMULAS["linear"](TIMES), policy, instances, metrics, **modes)
+    cluster.run(workload)
+    assert cluster.num_arrived == metrics.num_requests
+    return metrics.table().sort_values("request_id").reset_index(drop=True), metrics
+
+
+@pytest.mark.parametrize("tenant", [
+    {"conversations": CHAT},
+    {"conversations": CHAT, "timeout": "600 ms", "retries": 2, "retry_after": "1 s"},
+    {"conversations": CHAT, "abandons": {"share": 0.5, "after": {"distribution": "exponential", "mean": "300 ms"}}},
+    {"synthetic": {"num_requests": 200, "arrivals": {"process": "gamma", "rate_per_s": 20, "cv": 3},
+                   "suffix_tokens": 300, "output_tokens": {"distribution": "geometric", "mean": 60}}, "timeout": "1 s"},
+])  # fmt: skip
+@pytest.mark.parametrize("router", ["round_robin", "dynamo"])
+def test_law_7_holds_when_clients_react(tenant: dict[str, Any], router: str) -> None:
+    """Taking many steps at once gives the same rows as taking each, to the bit, though arrivals depend on ends."""
+    advancing, _ = served(tenant, router=router)
+    stepping, _ = served(tenant, router=router, advancing=False)
+    plain, _ = served(tenant, router=router, advancing=False, grouping=False)
+    assert advancing.equals(stepping)
+    assert advancing.equals(plain)
+    assert len(advancing) >= 30
+
+
+def test_another_router_changes_no_text() -> None:
+    first, other = (served({"conversations": CHAT}, router=name)[0] for name in ("round_robin", "least_requests"))
+    what = ["session", "num_prompt_tokens", "num_output_tokens"]
+    assert sorted(map(tuple, first[what].to_numpy())) == sorted(map(tuple, other[what].to_numpy()))
+
+
+def test_a_follow_up_finds_the_whole_conversation_in_the_cache() -> None:
+    """On one instance with room for all: cached are all full blocks of prompt and answer of the turn before, whose last
+    token was never computed.
+    """
+    spec = CHAT | {"turns": 4, "num_conversations": 3}
+    del spec["agents"]
+    rows, _ = served({"conversations": spec}, instances=1)
+    for _, turns in rows.groupby("session"):
+        known = turns["num_prompt_tokens"] + turns["num_output_tokens"] - 1
+        expected = (known // ENGINE.block_size * ENGINE.block_size).shift(1)
+        assert (turns["num_cached_tokens"][1:] == expected[1:]).all()
+
+
+BUSY: dict[str, Any] = {
+    "synthetic": {"num_requests": 40, "arrivals": {"process": "batch", "size": 40, "every": "1 h"},
+                  "suffix_tokens": 2000, "output_tokens": 5},
+}  # fmt: skip
+
+
+class TestHangingUp:
+    def test_a_request_ends_with_the_step_in_which_its_client_hangs_up(self) -> None:
+        rows, _ = served(BUSY | {"timeout": "3 s"}, instances=1)
+        gone = rows[rows["state"] == "aborted"]
+        assert 0 < len(gone) < 40
+        late_s = gone["finish_s"] - gone["arrival_s"] - 3
+        longest_step_s = 0.01 + ENGINE.max_num_batched_tokens * 1e-4
+        assert (late_s >= 0).all()
+        assert (late_s <= longest_step_s + 1e-9).all()
+        assert (rows.loc[rows["state"] == "finished", "e2e_s"] <= 3 + longest_step_s).all()
+
+    def test_who_hangs_up_leaves_room_for_others(self) -> None:
+        """The last of forty would wait for all the others' prompts."""
+        patient, _ = served(BUSY, instances=1)
+        rows, _ = served(BUSY | {"timeout": "3 s"}, instances=1)
+        assert rows["finish_s"].max() < patient["finish_s"].max()
+        assert (patient["state"] == "finished").all()
+
+    def test_a_retry_asks_the_same_again_and_finds_what_was_computed(self) -> None:
+        rows, _ = served(BUSY | {"timeout": "3 s", "retries": 1, "retry_after": "500 ms"}, instances=1)
+        again = rows[rows["arrival_s"] > 0]
+        gone = rows[(rows["state"] == "aborted") & (rows["arrival_s"] == 0)]
+        assert len(again) == len(gone) > 0
+        assert (again["arrival_s"].to_numpy() >= 3.5).all()
+        assert set(again["num_prompt_tokens"]) == {2000}
+
+    def test_all_give_up_in_the_end_if_nothing_is_fast_enough(self) -> None:
+        rows, _ = served(BUSY | {"timeout": "20 ms", "retries": 2}, instances=1)
+        assert (rows["state"] == "aborted").all()
+        assert len(rows) == 3 * 40
+
+    def test_a_share_of_readers_abandons(self) -> None:
+        tenant = {"synthetic": {"num_requests": 2000, "arrivals": {"process": "poisson", "rate_per_s": 1},
+                                "suffix_tokens": 10, "output_tokens": 100},
+                  "abandons": {"share": 0.25, "after": "100 ms"}}  # fmt: skip
+        rows, _ = served(tenant)
+        assert (rows["state"] == "aborted").mean() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 2000) ** 0.5)
+
+
+def test_the_loop_is_closed_only_where_something_follows() -> None:
+    def is_open(**tenant: Any) -> bool:
+        return open_workload(WorkloadSpec.model_validate({"tenants": [{"name": "t", **tenant}]}), 0, 0).open_loop
+
+    arrivals = {"process": "poisson", "rate_per_s": 1}
+    one = {"num_requests": 1, "arrivals": arrivals, "suffix_tokens": 1, "output_tokens": 1}
+    assert is_open(synthetic=one)
+    assert is_open(synthetic=one, timeout="1 s")
+    assert not is_open(synthetic=one, timeout="1 s", retries=1)
+    assert not is_open(conversations=CHAT)
