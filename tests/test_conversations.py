@@ -247,6 +247,7 @@ class TestDraws:
         ({"layers": [{"name": "a", "tokens": 0}]}, "at least one token"),
         ({"layers": [{"name": "a", "tokens": 5, "zipf_exponent": 1}]}, "zipf_exponent would change nothing"),
         ({"layers": [{"name": "a", "tokens": 5, "unique": True, "texts": 3}]}, "would change nothing"),
+        ({"layers": [{"name": "a", "tokens": 5, "unique": True, "shared_as": "x"}]}, "shared with nobody"),
         ({"layers": [{"name": "a", "tokens": 5, "renewed": "every_turn"}]}, "renewed would change nothing"),
         ({"think_time": {"distribution": "fixed", "mean": 3, "cv": 1}}, "cv would change nothing"),
         ({"think_time": {"distribution": "lognormal", "mean": 3}}, "need cv"),
@@ -257,3 +258,14 @@ def test_what_changes_nothing_or_cannot_be_is_refused(change, words):
     spec = {key: value for key, value in (CHAT | change).items() if value is not None}
     with pytest.raises(ValidationError, match=words):
         ConversationSpec.model_validate(spec)
+
+
+def test_a_layer_is_shared_by_all_tenants_that_say_so():
+    """The service's prompt is one text for all; the choice among its versions is each tenant's own."""
+    layer = {"name": "system", "tokens": {"distribution": "geometric", "mean": 50}, "texts": 4, "shared_as": "service"}
+    spec = PLAIN | {"layers": [layer, {"name": "own", "tokens": 10}]}
+    first = list(conversations(spec, name="a", index=0))
+    other = list(conversations(spec, name="b", index=1))
+    assert {r.prompt[0] for r in first} == {r.prompt[0] for r in other}
+    assert [r.prompt[0] for r in first] != [r.prompt[0] for r in other]
+    assert not {r.prompt[1] for r in first} & {r.prompt[1] for r in other}

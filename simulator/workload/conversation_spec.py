@@ -15,8 +15,9 @@ class LayerSpec(Spec):
 
     Of ``texts`` different ones each conversation has one, all alike or the k-th with weight ``k ** -zipf_exponent``.
     With ``churn`` a text is replaced by a new one that often (seconds), one after another. ``unique``: a text of the
-    conversation's own. ``renewed: every_turn``: chosen anew in each turn (a timestamp in front of the system prompt),
-    so that nothing after it is found again.
+    conversation's own. ``shared_as``: the same texts in every tenant whose layer says the same name (a system prompt
+    of the service that all its customers use). ``renewed: every_turn``: chosen anew in each turn (a timestamp in front
+    of the system prompt), so that nothing after it is found again.
     """
 
     name: str = Field(min_length=1)
@@ -26,6 +27,7 @@ class LayerSpec(Spec):
     churn: PositiveSeconds | None = None
     unique: StrictBool = False
     renewed: Literal["every_turn"] | None = None
+    shared_as: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _every_key_matters(self) -> Self:
@@ -33,6 +35,8 @@ class LayerSpec(Spec):
             raise ValueError(f"layer {self.name!r}: tokens: a layer has at least one token")
         if self.unique and (self.texts is not None or self.churn is not None):
             raise ValueError(f"layer {self.name!r}: texts and churn would change nothing for a unique text")
+        if self.unique and self.shared_as is not None:
+            raise ValueError(f"layer {self.name!r}: a unique text is shared with nobody")
         if self.zipf_exponent is not None and (self.texts or 1) < 2:
             raise ValueError(f"layer {self.name!r}: zipf_exponent would change nothing without two texts or more")
         if self.renewed and not self.unique and (self.texts or 1) < 2:

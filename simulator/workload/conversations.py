@@ -7,6 +7,7 @@ read in the order in which conversations begin. So another router or engine move
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count, islice, repeat
 from math import inf
 from typing import NamedTuple
@@ -16,9 +17,9 @@ import numpy as np
 from simulator.request import FINISHED, Prompt, Request
 from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
-from simulator.workload.conversation_spec import AgentsSpec, ConversationSpec
+from simulator.workload.conversation_spec import AgentsSpec, ConversationSpec, LayerSpec
 from simulator.workload.distributions import LengthSpec, PauseSpec
-from simulator.workload.layers import OWN_TEXTS, Layer
+from simulator.workload.layers import OWN_TEXTS, Layer, first_text
 from simulator.workload.lengths import draw_lengths
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import TenantSpec
@@ -98,7 +99,15 @@ class Conversations:
             return stream(seed, "workload", tenant.name, purpose, replication)
 
         self._arrivals = named("arrivals")
-        self._layers = [Layer(layer, number, self._base, named) for number, layer in enumerate(spec.layers)]
+        def shared(layer: LayerSpec, purpose: str) -> np.random.Generator:
+            if layer.shared_as is None:
+                return named(f"layer {layer.name}: {purpose}")
+            return stream(seed, "workload", f"layer shared as {layer.shared_as}: {purpose}", replication)
+
+        self._layers = [
+            Layer(layer, first_text(layer, number, self._base), named, partial(shared, layer))
+            for number, layer in enumerate(spec.layers)
+        ]
         self._turns = _lengths(spec.turns, named("turns"))
         self._questions = _lengths(spec.question_tokens or _NOTHING, named("question_tokens"))
         self._answers = _lengths(spec.output_tokens, named("output_tokens"))

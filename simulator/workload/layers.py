@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,25 +11,36 @@ from simulator.request import Run
 from simulator.workload.conversation_spec import LayerSpec
 from simulator.workload.lengths import draw_lengths
 
+Named = Callable[[str], np.random.Generator]
+
 _NUM_PER_DRAW = 1024
 _TEXTS_PER_LAYER = 2**32  # texts and their renewals; segments of a layer are numbered within
 _MAX_LAYERS = 64  # so that a conversation's own texts come after all of them
 OWN_TEXTS = _MAX_LAYERS * _TEXTS_PER_LAYER
 
 
+def first_text(spec: LayerSpec, number: int, base: int) -> int:
+    """The segment from which a tenant's layer ``number`` counts its texts; below 0 where tenants share them."""
+    if spec.shared_as is None:
+        return base + number * _TEXTS_PER_LAYER
+    name = int.from_bytes(hashlib.sha256(spec.shared_as.encode()).digest()[:8], "big")
+    return -(name + 1) * _TEXTS_PER_LAYER
+
+
 class Layer:
     """Gives runs: which text a conversation has of this layer, and how long it is.
 
-    ``base`` is the tenant's first segment. Draws come from streams of the layer's own name (``named``), one for each
-    conversation, or for each turn where the layer is renewed.
+    ``first`` is the segment from which it counts. Draws come from streams of the layer's own name (``named``), one for
+    each conversation, or for each turn where the layer is renewed; lengths from those of ``shared``, which are the same
+    for all tenants that share it.
     """
 
-    def __init__(self, spec: LayerSpec, number: int, base: int, named: Callable[[str], np.random.Generator]) -> None:
+    def __init__(self, spec: LayerSpec, first: int, named: Named, shared: Named) -> None:
         self._spec = spec
         self.is_renewed = spec.renewed is not None
         self._texts = spec.texts or 1
-        self._first = base + number * _TEXTS_PER_LAYER
-        lengths = named(f"layer {spec.name}: tokens")
+        self._first = first
+        lengths = shared("tokens")
         if spec.unique:
             self._own_lengths = _blocks(lambda size: draw_lengths(spec.tokens, lengths, size))
         else:

@@ -150,3 +150,16 @@ class WorkloadSpec(Spec):
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two tenants are called {repeated[0]!r}")
         return self
+
+    @model_validator(mode="after")
+    def _shared_layers_are_alike(self) -> Self:
+        seen: dict[str, tuple[object, ...]] = {}
+        for tenant in self.tenants:
+            for layer in tenant.conversations.layers if tenant.conversations else ():
+                texts = (layer.tokens, layer.texts, layer.churn)
+                if layer.shared_as is not None and seen.setdefault(layer.shared_as, texts) != texts:
+                    raise ValueError(
+                        f"tenant {tenant.name!r}, layer {layer.name!r}: tokens, texts and churn differ from those of "
+                        f"another layer shared as {layer.shared_as!r}"
+                    )
+        return self
