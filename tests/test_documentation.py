@@ -70,7 +70,7 @@ def test_every_python_block_of_the_readme_runs(
 
 
 def test_the_scenario_of_the_readme_runs(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (text,) = blocks("yaml")
+    text, _ = blocks("yaml")
     assert set(yaml.safe_load(text)) == set(scenario.Scenario.model_fields), "a top-level key is not shown"
     (checkout / "mine.yaml").write_text(text)
     assert run("compare", "mine.yaml", "--jobs", "1", "--limit", "20", "--replications", "2") == 0
@@ -94,8 +94,24 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_routers_are_all_listed() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)
+    section = README.partition("\n## Routers\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
     assert listed == list(ROUTERS)
+
+
+def test_the_conversations_of_the_readme_are_ones() -> None:
+    from simulator.workload.conversation_spec import ConversationSpec
+
+    _, text = blocks("yaml")
+    assert ConversationSpec.model_validate(yaml.safe_load(text)["conversations"]).more_turns
+
+
+def test_the_ready_scenarios_are_all_listed() -> None:
+    section = README.partition("**Ready scenarios**")[2].partition("\n\n**")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    shipped = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
+    assert listed == shipped - {"mooncake_conversation", "shared_prefix"}
 
 
 def test_the_stated_errors_are_those_of_the_profile() -> None:

@@ -9,11 +9,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from simulator.request import Request
-from simulator.workload import mooncake
 from simulator.workload.acceptance import Acceptance
 from simulator.workload.conversations import Conversations
 from simulator.workload.patience import Patience
-from simulator.workload.replay import replay
+from simulator.workload.replay import check, replay, skipped
 from simulator.workload.spec import TenantSpec, TraceSpec, WorkloadSpec
 from simulator.workload.synthetic import synthesize
 
@@ -57,10 +56,11 @@ class Workload:
     @property
     def resampling(self) -> str:
         """What makes two replications differ, in words for a report, and whether clients wait for answers."""
-        if len(self._spec.tenants) == 1:
-            words = _resampling(self._spec.tenants[0])
+        each = {tenant.name: _resampling(tenant, self._base_dir) for tenant in self._spec.tenants}
+        if len(set(each.values())) == 1:
+            words = next(iter(each.values()))
         else:
-            words = "; ".join(f"{tenant.name}: {_resampling(tenant)}" for tenant in self._spec.tenants)
+            words = "; ".join(f"{name}: {text}" for name, text in each.items())
         return words if self.open_loop else f"{words}; closed loop: slow answers delay what follows them"
 
     def __iter__(self) -> Iterator[Request]:
@@ -147,21 +147,28 @@ def open_workload(
     folder = Path(base_dir) if base_dir is not None else Path()
     for tenant in spec.tenants:
         if tenant.trace is not None:
-            next(mooncake.read(folder / tenant.trace.path))
+            check(tenant, folder)
     return Workload(spec, seed, replication, folder, acceptance)
 
 
-def _resampling(tenant: TenantSpec) -> str:
+def _resampling(tenant: TenantSpec, base_dir: Path) -> str:
     if tenant.conversations is not None:
         return "every conversation drawn anew (seeded)"
     if tenant.trace is None:
         return "every request drawn anew (seeded)"
-    return ", ".join(_trace_resampling(tenant.trace))
+    passed_over = skipped(tenant, base_dir)
+    return ", ".join([*_trace_resampling(tenant.trace), *([] if passed_over is None else [passed_over])])
 
 
 def _trace_resampling(spec: TraceSpec) -> Iterator[str]:
+    if spec.format == "servegen":
+        yield "every request drawn anew from these clients' rates and lengths (seeded)"
     if spec.window is not None:
         yield f"random contiguous {_words(spec.window)} windows of this trace, each from cold caches"
+    elif spec.format == "servegen":
+        pass
+    elif spec.session_arrivals is not None:
+        yield "all sessions of this trace, beginning when drawn (seeded)"
     elif spec.smooth_s is not None:
         yield "the whole trace (this trace only)"
     else:
