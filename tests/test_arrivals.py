@@ -11,7 +11,7 @@ from simulator.workload.arrivals import arrival_times_s
 from simulator.workload.distributions import ArrivalSpec
 
 DAY = {"process": "profile", "rates_per_s": [1.0, 0.0, 4.0, 3.0], "period": "400 s"}
-ON_OFF = {"process": "on_off", "rate_per_s": 2.0, "on": "30 s", "off": "90 s"}
+ON_OFF = {"process": "on_off", "rate_per_s": 2.0, "on_for": "30 s", "off_for": "90 s"}
 
 
 def times_s(spec: dict[str, object], count: int, seed: int = 1) -> np.ndarray:
@@ -65,7 +65,7 @@ def test_batches_come_at_once() -> None:
     [
         ({"process": "poisson"}, "need rate_per_s"),
         ({"process": "poisson", "rate_per_s": 1, "cv": 2}, "cv would change nothing .*gamma takes it"),
-        ({"process": "on_off", "rate_per_s": 1}, "need off and on"),
+        ({"process": "on_off", "rate_per_s": 1}, "need off_for and on_for"),
         ({"process": "profile", "rates_per_s": [0, 0], "period": "1 h"}, "above 0"),
         ({"process": "profile", "rates_per_s": [1, -1], "period": "1 h"}, "greater than or equal to 0"),
         ({"process": "batch", "size": 5, "every": "1 s", "rate_per_s": 1}, "rate_per_s would change nothing"),

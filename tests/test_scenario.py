@@ -228,7 +228,7 @@ MISTAKES = [
      "workload.tenants[0].synthetic.arrivals.rate_per_s: got -6, expected a rate like 6 (per second), '90/min' or "
      "'3600/h'"),
     ("rate_per_s: 6", "rate: 6",
-     "workload.tenants[0].synthetic.arrivals.rate: unknown key (known: cv, every, off, on, period, process, "
+     "workload.tenants[0].synthetic.arrivals.rate: unknown key (known: cv, every, off_for, on_for, period, process, "
      "rate_per_s, rates_per_s, size)"),
     ("poisson", "poison",
      "workload.tenants[0].synthetic.arrivals.process: got 'poison', expected 'poisson', 'gamma', 'fixed', 'on_off', "

@@ -74,15 +74,15 @@ def _profile_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: 
 def _on_off_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
     """Arrivals on the clock that runs while on, then the time off before each."""
     assert spec.rate_per_s is not None  # the specification demands all three
-    assert spec.on is not None
-    assert spec.off is not None
-    rate_per_s = spec.rate_per_s * (spec.on + spec.off) / spec.on
+    assert spec.on_for is not None
+    assert spec.off_for is not None
+    rate_per_s = spec.rate_per_s * (spec.on_for + spec.off_for) / spec.on_for
     ends_on_s, off_s = np.zeros(1), np.zeros(1)  # ends of times on, on their own clock, and all time off before each
     for number in _unit_times(rng, num_per_draw):
         on_s = number / rate_per_s
         while ends_on_s[-1] < on_s[-1]:
-            ends_on_s = np.append(ends_on_s, ends_on_s[-1] + np.cumsum(rng.exponential(spec.on, num_per_draw)))
-            off_s = np.append(off_s, off_s[-1] + np.cumsum(rng.exponential(spec.off, num_per_draw)))
+            ends_on_s = np.append(ends_on_s, ends_on_s[-1] + np.cumsum(rng.exponential(spec.on_for, num_per_draw)))
+            off_s = np.append(off_s, off_s[-1] + np.cumsum(rng.exponential(spec.off_for, num_per_draw)))
         place = np.searchsorted(ends_on_s, on_s, side="right") - 1
         yield on_s + off_s[place]
         first = int(place[-1])  # what is over will not be asked for again

@@ -82,7 +82,7 @@ _ARRIVAL_KEYS: dict[str, set[str]] = {
     "poisson": {"rate_per_s"},
     "gamma": {"rate_per_s", "cv"},
     "fixed": {"rate_per_s"},
-    "on_off": {"rate_per_s", "on", "off"},
+    "on_off": {"rate_per_s", "on_for", "off_for"},
     "profile": {"rates_per_s", "period"},
     "batch": {"size", "every"},
 }
@@ -102,8 +102,8 @@ class ArrivalSpec(Spec):
     process: Literal["poisson", "gamma", "fixed", "on_off", "profile", "batch"]
     rate_per_s: Rate | None = None
     cv: PositiveNumber | None = Field(default=None, ge=1e-3, le=100)
-    on: PositiveSeconds | None = None
-    off: PositiveSeconds | None = None
+    on_for: PositiveSeconds | None = None
+    off_for: PositiveSeconds | None = None
     rates_per_s: tuple[Annotated[Number, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
     period: PositiveSeconds | None = None
     size: PositiveCount | None = None
