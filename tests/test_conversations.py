@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -269,3 +270,17 @@ def test_a_layer_is_shared_by_all_tenants_that_say_so():
     assert {r.prompt[0] for r in first} == {r.prompt[0] for r in other}
     assert [r.prompt[0] for r in first] != [r.prompt[0] for r in other]
     assert not {r.prompt[1] for r in first} & {r.prompt[1] for r in other}
+
+
+def test_generated_requests_leave_nothing_behind():
+    """A stream of 30,000 requests that nothing follows needs no memory that grows with it."""
+    peaks = []
+    for number in (1_000, 30_000):
+        layer = {"name": "a", "tokens": 9, "texts": 50}
+        source = conversations(PLAIN | {"num_conversations": number, "layers": [layer]})
+        tracemalloc.start()
+        for _ in source:
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 200_000

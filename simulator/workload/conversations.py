@@ -69,6 +69,11 @@ class Conversation:
         return self.turns[self.turn]
 
     @property
+    def is_followed(self) -> bool:
+        """Whether anything follows a request of it."""
+        return not self.is_last_turn or bool(self.now.agents)
+
+    @property
     def is_last_turn(self) -> bool:
         """Whether nothing follows the turn under way."""
         return self.turn + 1 == len(self.turns)
@@ -135,7 +140,9 @@ class Conversations:
 
     def ended(self, request: Request, now_s: float) -> list[Request]:
         """The requests that follow this one's end, with their times of arrival; none after a refusal."""
-        conversation = self._under_way.pop(request)
+        conversation = self._under_way.pop(request, None)
+        if conversation is None:
+            return []
         if conversation.num_under_way:  # this was a sub-agent
             conversation.num_under_way -= 1
             return [] if conversation.num_under_way else self._next_turn(conversation, now_s)
@@ -146,7 +153,8 @@ class Conversations:
 
     def replace(self, request: Request, again: Request) -> None:
         """The client asks the same again: what would have followed the first follows this one."""
-        self._under_way[again] = self._under_way.pop(request)
+        if request in self._under_way:
+            self._under_way[again] = self._under_way.pop(request)
 
     # --- one turn after another -----------------------------------------------------------------------------------
 
@@ -183,7 +191,7 @@ class Conversations:
 
     def _ask(self, conversation: Conversation, time_s: float, num_report_tokens: int = 0) -> Request:
         turn = conversation.now
-        quoted = bool(not conversation.is_last_turn or turn.agents)
+        quoted = conversation.is_followed
         if num_new := turn.num_question_tokens + num_report_tokens:
             question = self._new_text() if quoted else None
             conversation.history = (*conversation.history, (question, 0, num_new))
@@ -213,7 +221,8 @@ class Conversations:
         if self._accept is not None:
             request.acceptance = self._accept(conversation.number, conversation.num_requests)
         conversation.num_requests += 1
-        self._under_way[request] = conversation
+        if conversation.is_followed or self._spec.users is not None:
+            self._under_way[request] = conversation
         return request
 
     def _start_agents(self, conversation: Conversation, request: Request, now_s: float) -> list[Request]:
