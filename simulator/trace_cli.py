@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from simulator.trace_tools.stream import Stream
     from simulator.workload.records import Trace
 
+# Options of formats that are numbers, and what reads them in `simulator.units`; the others are paths.
+_OPTIONS = {
+    "block_tokens": "positive_count", "seed": "count", "start_s": "duration_s", "duration_s": "positive_duration_s",
+    "gap_s": "positive_duration_s",
+}  # fmt: skip
 _KVCAST, _MOONCAKE = "kvcast", "mooncake"
 _NEEDED = {"context_settings": {"help_option_names": ["-h", "--help"]}, "no_args_is_help": True}
 
@@ -54,9 +59,12 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _READING = _options(
     click.option("--format", "format_", metavar="NAME", help="Format of the file [told by its content]."),
-    click.option("--tokenizer", type=_PATH, help="tokenizer.json for files that hold texts [4 characters a token]."),
+    click.option(
+        "--option", "options", multiple=True, metavar="NAME=VALUE",
+        help="What the format leaves open (repeatable), such as tokenizer=tokenizer.json for files of texts.",
+    ),
     click.option("--strict", is_flag=True, help="Refuse lines that cannot be used, instead of counting them."),
-)
+)  # fmt: skip
 _WRITING = _options(
     click.option("-o", "--output", type=_PATH, required=True, help="The file to write; gzipped if it ends in .gz."),
     _READING,
@@ -83,7 +91,10 @@ def trace() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and nothing else.")
 @click.option("-o", "--output", type=_PATH, help="Folder for the figure (SVG, PNG) and the numbers (JSON).")
 def info(file: Path, block_sizes: tuple[int, ...], as_json: bool, output: Path | None, **reading: Any) -> None:
-    """Describe FILE: rate, lengths, what a prefix cache can hit, reuse, sessions, tenants, traps."""
+    """Describe FILE in numbers and a figure.
+
+    Rate, lengths, what a prefix cache can hit, reuse, popular prefixes, sessions, tenants, and what may mislead.
+    """
     from simulator.trace_tools.info import summarise
     from simulator.trace_tools.traps import traps
 
@@ -114,7 +125,10 @@ def info(file: Path, block_sizes: tuple[int, ...], as_json: bool, output: Path |
 @click.option("--to", "name", default=_KVCAST, show_default=True, help="Format of the new file: kvcast or mooncake.")
 @_WRITING
 def convert(file: Path, name: str, output: Path, **reading: Any) -> None:
-    """Write FILE in kvcast's own format, which keeps everything, or as Mooncake's JSON lines for other tools."""
+    """Write FILE in another format.
+
+    kvcast's own keeps everything; Mooncake's JSON lines are for other tools, and what they lose is said.
+    """
     if name not in (_KVCAST, _MOONCAKE):
         raise InputError(f"--to: unknown format {name!r}{nearest(name, (_KVCAST, _MOONCAKE))}")
     _write([file], output, reading, lambda streams: streams[0], name)
@@ -132,7 +146,7 @@ def slice_command(
     file: Path, output: Path, start_s: float, end_s: float | None, num_sessions: int | None, seed: int,
     first: int | None, **reading: Any,
 ) -> None:  # fmt: skip
-    """Write a part of FILE. Times stay as they are in the file."""
+    """Write a part of FILE; times stay as they are."""
     from simulator.trace_tools.edit import cut
 
     if not (start_s or end_s or num_sessions or first):
@@ -146,7 +160,10 @@ def slice_command(
 @click.option("--lengths", type=_FACTOR, default="1", help="So many times as many tokens in prompts and answers.")
 @_WRITING
 def scale(file: Path, output: Path, rate: float, lengths: float, **reading: Any) -> None:
-    """Write FILE faster or slower, with longer or shorter texts that share as much as they did."""
+    """Write FILE faster or longer.
+
+    Prompts share as much as they did.
+    """
     from simulator.trace_tools.edit import scaled
 
     if rate == lengths == 1:
@@ -159,7 +176,10 @@ def scale(file: Path, output: Path, rate: float, lengths: float, **reading: Any)
 @click.option("--parts", is_flag=True, help="FILEs are parts of one trace: texts, sessions, tenants stay the same.")
 @_WRITING
 def merge(files: tuple[Path, ...], output: Path, parts: bool, **reading: Any) -> None:
-    """Write all requests of FILEs by time: a tenant a file, named after it, which share no text."""
+    """Write FILEs as one, each a tenant.
+
+    Requests are ordered by time. A tenant is named after its file, and tenants share no text.
+    """
     from simulator.trace_tools.merge import merged, tenants_of
 
     if len(files) == 1:
@@ -172,17 +192,33 @@ def merge(files: tuple[Path, ...], output: Path, parts: bool, **reading: Any) ->
 @_FILE
 @_WRITING
 def anonymise(file: Path, output: Path, **reading: Any) -> None:
-    """Write FILE without names: texts, sessions and tenants numbered in order of appearance, times from 0."""
+    """Write FILE without names, times from 0.
+
+    Texts, sessions and tenants are numbered in order of appearance.
+    """
     from simulator.trace_tools.edit import anonymised
 
     _write([file], output, reading, lambda streams: anonymised(streams[0]))
 
 
-def _open(path: Path, format_: str | None, tokenizer: Path | None, strict: bool) -> Trace:
+def _open(path: Path, format_: str | None, options: Sequence[str], strict: bool) -> Trace:
     from simulator.workload.readers import open_trace
 
-    options = {} if tokenizer is None else {"tokenizer": tokenizer}
-    return open_trace(path, format_, strict=strict, **options)
+    return open_trace(path, format_, strict=strict, **dict(map(_option, options)))
+
+
+def _option(given: str) -> tuple[str, Any]:
+    from simulator import units
+
+    name, equals, value = given.partition("=")
+    if not equals:
+        raise InputError(f"--option: got {given!r}, expected NAME=VALUE")
+    if name not in _OPTIONS:
+        return name, value  # a path, or a name that no format knows
+    try:
+        return name, getattr(units, _OPTIONS[name])(value)
+    except InputError as error:
+        raise InputError(f"--option {name}: {error}") from None
 
 
 def _write(
