@@ -32,6 +32,7 @@ _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
+    "workload": ("simulator.workload_cli", "workload", "Make generators of requests out of recorded ones."),
 }
 
 

@@ -171,9 +171,9 @@ class TestClosedLoop:
         assert len(served) == 8 * 20
 
     def test_it_says_that_it_is_no_open_loop(self):
-        assert not conversations(USERS).open_loop
-        assert not conversations(CHAT).open_loop
-        assert conversations(PLAIN).open_loop
+        assert not ConversationSpec.model_validate(USERS).open_loop
+        assert not ConversationSpec.model_validate(CHAT).open_loop
+        assert ConversationSpec.model_validate(PLAIN).open_loop
 
 
 class TestAgents:

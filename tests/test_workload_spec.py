@@ -92,7 +92,7 @@ def test_a_stream_that_contradicts_itself_is_refused(changes, message):
         ({"window": "0 s"}, "expected more than 0"),
         ({"limit": 0}, "expected at least 1"),
         ({"session_from": "third_block"}, "second_block"),
-        ({"format": "azure"}, "mooncake"),
+        ({"format": "azurre"}, "mooncake"),
     ],
 )
 def test_a_trace_that_cannot_be_replayed_is_refused(changes, message):
@@ -101,9 +101,9 @@ def test_a_trace_that_cannot_be_replayed_is_refused(changes, message):
 
 
 def test_a_tenant_has_exactly_one_source():
-    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic and conversations"):
+    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic, conversations and tree"):
         TenantSpec.model_validate({"name": "a"})
-    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic and conversations"):
+    with pytest.raises(ValidationError, match="'a': give exactly one of trace, synthetic, conversations and tree"):
         TenantSpec.model_validate({"name": "a", "trace": TRACE, "synthetic": DRAWN})
 
 

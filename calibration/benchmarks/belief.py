@@ -69,7 +69,7 @@ class Belief:
 
 
 def believe(sheet: Mapping[str, Prior], pool: Prior | None = None) -> Belief:
-    """What a data sheet (see ``roofline``) makes one believe; ``pool``: tokens of KV cache, where nobody states them."""
+    """What a data sheet (see ``roofline``) makes one believe; ``pool``: tokens of KV cache, where nobody says."""
     priors = {name: sheet[name] for name in (*_RATE, "expert_share") if name in sheet}
     priors |= {name: Prior(value, f"convention: {words}") for name, (value, _, words) in _HOST.items()}
     if pool is not None:

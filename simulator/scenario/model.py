@@ -144,10 +144,10 @@ class Scenario(BaseModel):
         for index, spec in enumerate(self.routing):
             if ROUTERS[spec.policy].needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
-                    if tenant.conversations is None and (tenant.trace is None or tenant.trace.session_from is None):
+                    if tenant.conversations is None and not (tenant.trace is not None and tenant.trace.has_sessions):
                         raise InputError(
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
-                            "expected conversations, or a trace with session_from: second_block"
+                            "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
                         )
 
     def changed(

@@ -104,6 +104,11 @@ class ConversationSpec(Spec):
         return self
 
     @property
+    def open_loop(self) -> bool:
+        """Whether no request waits for another, so that arrivals are what they are, however long answers take."""
+        return self.users is None and not self.more_turns and self.agents is None
+
+    @property
     def more_turns(self) -> bool:
         """Whether any conversation has a second turn."""
         return not (self.turns.distribution == "fixed" and self.turns.mean == 1)

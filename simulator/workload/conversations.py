@@ -81,8 +81,6 @@ class Conversation:
 
 class Conversations:
     """One replication of a tenant's conversations: iterate for those that begin by themselves, and tell it what ended.
-
-    ``open_loop``: no request waits for another.
     """
 
     def __init__(
@@ -119,11 +117,6 @@ class Conversations:
         self._pauses = _pauses(spec.think_time, named("think_time"))
         self._user_pauses = _pauses(spec.users.pause if spec.users else None, named("users"))
         self._agents = _agents(spec.agents, named) if spec.agents is not None else repeat([])
-
-    @property
-    def open_loop(self) -> bool:
-        """Whether arrivals are what they are, however long answers take."""
-        return self._spec.users is None and not self._spec.more_turns and self._spec.agents is None
 
     def __iter__(self) -> Iterator[Request]:
         spec = self._spec

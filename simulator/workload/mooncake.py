@@ -9,6 +9,7 @@ identified. Further keys are ignored, as traces carry extras.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -20,6 +21,8 @@ from simulator.workload.lines import numbered_lines
 from simulator.workload.segments import SEGMENTS_PER_TENANT
 
 BLOCK_TOKENS = 512
+_TOO_LATE = 2**53  # ms: no float has every whole number from here on
+_TOO_LONG = 2**28  # tokens: more than block keys can count (prefix.py)
 
 
 class Record(NamedTuple):
@@ -77,33 +80,41 @@ def second_block(record: Record, base: int) -> int:
     return base + record.hash_ids[min(1, len(record.hash_ids) - 1)]
 
 
-def _parse(path: Path, number: int, line: bytes) -> tuple[int, Record]:
+def parse(line: bytes) -> tuple[int, Record]:
+    """The timestamp (ms) and record of a line. Raises InputError, without the place, for what is not such a line."""
     try:
         fields = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{number}: not JSON: {error.msg} (character {error.pos + 1})") from error
+        raise InputError(f"not JSON: {error.msg} (character {error.pos + 1})") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}:{number}: not JSON: {error}") from error
+        raise InputError(f"not JSON: {error}") from error
     if type(fields) is not dict:
-        raise InputError(f"{path}:{number}: not a JSON object")
+        raise InputError("not a JSON object")
     try:
         timestamp, ids = fields["timestamp"], fields["hash_ids"]
         record = Record(fields["input_length"], fields["output_length"], ids)
     except KeyError as error:
-        raise InputError(f"{path}:{number}: key {error} is missing") from error
+        raise InputError(f"key {error} is missing") from error
     # One chained comparison a line on the way of good lines; what exactly is wrong is found out afterwards. `type`, not
     # `isinstance`: true and false are no numbers here.
     if not (
         type(timestamp) is type(record.input_length) is type(record.output_length) is int
-        and timestamp >= 0 < record.output_length
+        and _TOO_LATE > timestamp >= 0 < record.output_length < _TOO_LONG
         and type(ids) is list
         and 0 < len(ids) == -(-record.input_length // BLOCK_TOKENS)
         and set(map(type, ids)) == {int}
         and min(ids) >= 0
         and max(ids) < SEGMENTS_PER_TENANT
     ):
-        raise InputError(f"{path}:{number}: {_complaint(timestamp, record)}")
+        raise InputError(_complaint(timestamp, record))
     return timestamp, record
+
+
+def _parse(path: Path, number: int, line: bytes) -> tuple[int, Record]:
+    try:
+        return parse(line)
+    except InputError as error:
+        raise InputError(f"{path}:{number}: {error}") from error
 
 
 def _complaint(timestamp: Any, record: Record) -> str:
@@ -113,12 +124,16 @@ def _complaint(timestamp: Any, record: Record) -> str:
         ("output_length", record.output_length, 1),
     ):
         if type(value) is not int or value < least:
-            return f"{name} is {value!r}, expected a whole number >= {least}"
+            return f"{name} is {reprlib.repr(value)}, expected a whole number >= {least}"
+    if timestamp >= _TOO_LATE:
+        return f"timestamp is {reprlib.repr(timestamp)}, expected milliseconds below 2^53"
+    if record.output_length >= _TOO_LONG:
+        return f"output_length is {reprlib.repr(record.output_length)}, expected less than 2^28 tokens"
     ids = record.hash_ids
     if type(ids) is not list:
-        return f"hash_ids is {ids!r}, expected a list"
+        return f"hash_ids is {reprlib.repr(ids)}, expected a list"
     num_blocks = -(-record.input_length // BLOCK_TOKENS)
     if len(ids) != num_blocks:
         return f"{len(ids)} hash_ids for {record.input_length} tokens, expected {num_blocks} (one each {BLOCK_TOKENS})"
     wrong = next(k for k in ids if type(k) is not int or not 0 <= k < SEGMENTS_PER_TENANT)
-    return f"hash id {wrong!r}, expected a whole number >= 0 and < {SEGMENTS_PER_TENANT}"
+    return f"hash id {reprlib.repr(wrong)}, expected a whole number >= 0 and < {SEGMENTS_PER_TENANT}"

@@ -12,6 +12,7 @@ from pydantic import Field, StrictBool, model_validator
 from simulator.units import Count, PositiveCount, PositiveNumber, PositiveSeconds, Seconds, Share
 from simulator.workload.conversation_spec import ConversationSpec
 from simulator.workload.distributions import ArrivalSpec, Length, Pause, Spec
+from simulator.workload.tree_spec import TreeSpec
 
 
 class SyntheticSpec(Spec):
@@ -46,6 +47,10 @@ class SyntheticSpec(Spec):
         return self
 
 
+# Formats that tell how long a client waited after an answer.
+_WITH_DELAYS = ("weka", "aiperf", "kvcast")
+
+
 class TraceSpec(Spec):
     """A recorded trace, replayed in this order: spread lumps, cut a window, compress time, stop at ``limit`` requests.
 
@@ -55,15 +60,69 @@ class TraceSpec(Spec):
     starts with cold caches: what the trace sent before it is not replayed. ``rate_scale`` divides every gap between
     arrivals, so that a 20 min window lasts 5 min at scale 4. ``session_from: second_block`` makes requests that agree
     in their first two blocks one session (the Mooncake conversation trace starts every request with the same block).
+
+    ``strict: false`` passes over lines that cannot be used, and says how many; otherwise the first one is an error.
+    ``session_arrivals`` says when sessions start, where the file has times within each session only. ``tokenizer`` (a
+    tokenizer.json, for texts) and ``lengths`` (of ServeGen's clients) are further files, ``block_tokens`` is what an id
+    stands for, ``gap_s`` tells requests apart in KV events. With ``pace: answers`` a request with a recorded delay
+    comes that long after the *simulated* end of the one that it waited for, instead of at its recorded time.
     """
 
-    format: Literal["mooncake"]
+    format: Literal[
+        "mooncake", "mooncake_arxiv", "bailian", "weka", "aiperf", "azure", "burstgpt", "servegen", "vllm_bench",
+        "openai", "kv_events", "kvcast",
+    ]  # fmt: skip
     path: str = Field(min_length=1)
+    strict: StrictBool = True
+    tokenizer: str | None = Field(default=None, min_length=1)
+    lengths: str | None = Field(default=None, min_length=1)
+    block_tokens: PositiveCount | None = Field(default=None, le=2**20)
+    gap_s: PositiveSeconds | None = None
+    session_arrivals: ArrivalSpec | None = None
+    pace: Literal["answers"] | None = None
     smooth_s: PositiveSeconds | None = None
     window: PositiveSeconds | None = None
     rate_scale: PositiveNumber = 1.0
     session_from: Literal["second_block"] | None = None
     limit: PositiveCount | None = None
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether its requests can have sessions."""
+        from simulator.workload.readers import READERS
+
+        return self.session_from is not None or READERS[self.format].may_have_sessions
+
+    @model_validator(mode="after")
+    def _every_key_matters(self) -> Self:
+        from simulator.workload.readers import READERS
+
+        reader = READERS[self.format]
+        for key in ("tokenizer", "lengths", "block_tokens", "gap_s"):
+            if getattr(self, key) is not None and key not in reader.options:
+                takers = " and ".join(name for name, other in READERS.items() if key in other.options)
+                raise ValueError(f"{key} would change nothing for format {self.format} (it is for {takers})")
+        if "lengths" in reader.options and self.lengths is None:
+            raise ValueError(f"format {self.format} needs lengths, the file of its clients' lengths")
+        if self.session_from is not None and not self.format.startswith("mooncake"):
+            raise ValueError(f"session_from would change nothing for format {self.format} (it is for mooncake)")
+        if self.pace is not None:
+            self._check_pace()
+        if reader.sessions_start_together and self.session_arrivals is None:
+            raise ValueError(f"format {self.format} has times within sessions only: give session_arrivals")
+        if self.session_arrivals is not None and not (reader.sessions_start_together or reader.may_start_together):
+            raise ValueError(f"session_arrivals would change nothing for format {self.format}: its requests have times")
+        return self
+
+    def _check_pace(self) -> None:
+        if self.format not in _WITH_DELAYS:
+            takers = " and ".join(_WITH_DELAYS)
+            raise ValueError(f"pace would change nothing for format {self.format}: it has no delays ({takers} have)")
+        for key in ("window", "smooth_s", "limit"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key} does not go with pace: answers (a tenant's limit counts what starts unasked)")
+        if self.rate_scale != 1:
+            raise ValueError("rate_scale does not go with pace: answers (session_arrivals says when sessions start)")
 
 
 class AbandonsSpec(Spec):
@@ -93,7 +152,8 @@ class TargetsSpec(Spec):
 
 
 class TenantSpec(Spec):
-    """Who sends requests: a ``trace``, a ``synthetic`` stream or ``conversations``, and how the engine treats them.
+    """Who sends requests, a ``trace``, a ``synthetic`` stream, ``conversations`` or a growing ``tree`` of prompts, and
+    how the engine treats them.
 
     ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts;
     ``lora`` names the adapter that its requests are for. With ``skip_reading_prefix_cache``, as vLLM has it for prompt
@@ -108,6 +168,7 @@ class TenantSpec(Spec):
     trace: TraceSpec | None = None
     synthetic: SyntheticSpec | None = None
     conversations: ConversationSpec | None = None
+    tree: TreeSpec | None = None
     priority: int = Field(default=0, strict=True)
     cache_salt: str | None = Field(default=None, min_length=1)
     lora: str | None = Field(default=None, min_length=1)
@@ -134,8 +195,8 @@ class TenantSpec(Spec):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        if sum(source is not None for source in (self.trace, self.synthetic, self.conversations)) != 1:
-            raise ValueError(f"tenant {self.name!r}: give exactly one of trace, synthetic and conversations")
+        if sum(source is not None for source in (self.trace, self.synthetic, self.conversations, self.tree)) != 1:
+            raise ValueError(f"tenant {self.name!r}: give exactly one of trace, synthetic, conversations and tree")
         return self
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
+from typing import Protocol
 
 from simulator.request import Request
 from simulator.workload.acceptance import Acceptance
 from simulator.workload.conversations import Conversations
 from simulator.workload.patience import Patience
-from simulator.workload.replay import check, replay, skipped
+from simulator.workload.replay import check, replay, replay_paced, skipped
 from simulator.workload.spec import TenantSpec, TraceSpec, WorkloadSpec
 from simulator.workload.synthetic import synthesize
+from simulator.workload.tree import grow
+
+
+class Reacting(Protocol):
+    """A source of requests that others follow from."""
+
+    def __iter__(self) -> Iterator[Request]: ...
+    def ended(self, request: Request, now_s: float) -> list[Request]: ...
+    def replace(self, request: Request, again: Request) -> None: ...
 
 
 class Workload:
@@ -32,7 +43,7 @@ class Workload:
         self._replication = replication
         self._base_dir = base_dir
         self._acceptance = acceptance
-        self._conversations: dict[int, Conversations] = {}  # of the iteration under way, by tenant
+        self._reacting: dict[int, Reacting] = {}  # sources that are told of ends, of the iteration under way
         self._patience = {
             index: Patience(tenant, seed, replication) for index, tenant in enumerate(spec.tenants) if tenant.hangs_up
         }
@@ -41,7 +52,7 @@ class Workload:
     def open_loop(self) -> bool:
         """Whether no arrival depends on how earlier requests fared."""
         retries = any(tenant.retries for tenant in self._spec.tenants)
-        return not retries and all(self._talks(index, tenant).open_loop for index, tenant in self._conversing())
+        return not retries and all(self._open_loop(tenant) for tenant in self._spec.tenants)
 
     @property
     def tenants(self) -> list[str]:
@@ -64,7 +75,7 @@ class Workload:
         return words if self.open_loop else f"{words}; closed loop: slow answers delay what follows them"
 
     def __iter__(self) -> Iterator[Request]:
-        self._conversations = {index: self._talks(index, tenant) for index, tenant in self._conversing()}
+        self._reacting = dict(self._sources_that_react())
         streams = [self._stream(index, tenant) for index, tenant in enumerate(self._spec.tenants)]
         # heapq.merge keeps the order of its arguments at equal keys; one stream needs no comparing.
         merged = heapq.merge(*streams, key=attrgetter("arrival_s")) if len(streams) > 1 else streams[0]
@@ -77,7 +88,7 @@ class Workload:
 
     def ended(self, request: Request, now_s: float) -> list[Request]:
         """The requests that follow from this one's end, with their times of arrival."""
-        source, patience = self._conversations.get(request.tenant), self._patience.get(request.tenant)
+        source, patience = self._reacting.get(request.tenant), self._patience.get(request.tenant)
         if patience is not None and (again := patience.again(request, now_s)) is not None:
             if source is not None:
                 source.replace(request, again)
@@ -87,17 +98,29 @@ class Workload:
         following = source.ended(request, now_s)
         return following if patience is None else [self._limited(patience, one) for one in following]
 
-    def _conversing(self) -> Iterator[tuple[int, TenantSpec]]:
-        return ((index, tenant) for index, tenant in enumerate(self._spec.tenants) if tenant.conversations is not None)
+    def _sources_that_react(self) -> Iterator[tuple[int, Reacting]]:
+        for index, tenant in enumerate(self._spec.tenants):
+            if tenant.conversations is not None:
+                yield index, self._talks(index, tenant)
+            elif tenant.trace is not None and tenant.trace.pace is not None:
+                accept = self._accept(tenant)
+                yield index, replay_paced(tenant, index, self._seed, self._replication, self._base_dir, accept)
+
+    @staticmethod
+    def _open_loop(tenant: TenantSpec) -> bool:
+        if tenant.conversations is not None:
+            return tenant.conversations.open_loop
+        return tenant.trace is None or tenant.trace.pace is None
+
+    def _accept(self, tenant: TenantSpec) -> Callable[..., Iterator[int]] | None:
+        """Gives a request's accepted drafts by its place among the tenant's, which no other request changes."""
+        if self._acceptance is None:
+            return None
+        return partial(self._acceptance.draws, self._seed, "acceptance", tenant.name, self._replication)
 
     def _talks(self, index: int, tenant: TenantSpec) -> Conversations:
         assert tenant.conversations is not None  # who calls has looked
-        accept = None
-        if (acceptance := self._acceptance) is not None:
-
-            def accept(conversation: int, place: int) -> Iterator[int]:
-                return acceptance.draws(self._seed, "acceptance", tenant.name, self._replication, conversation, place)
-
+        accept = self._accept(tenant)
         return Conversations(tenant, tenant.conversations, index, self._seed, self._replication, accept)
 
     def _stream(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
@@ -105,28 +128,31 @@ class Workload:
         patience = self._patience.get(index)
         if patience is None:
             return requests
-        if tenant.conversations is not None:
+        if index in self._reacting:
             return (self._limited(patience, request) for request in requests)
         return (patience.limit(request, number) for number, request in enumerate(requests))
 
     @staticmethod
     def _limited(patience: Patience, request: Request) -> Request:
-        """Of a conversation, whose requests grow."""
+        """Of a source that reacts, whose requests of a session grow."""
         return patience.limit(request, request.session, request.num_prompt_tokens)
 
     def _source(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
-        if tenant.conversations is not None:
-            return iter(self._conversations[index])
+        if index in self._reacting:
+            return iter(self._reacting[index])
         if tenant.trace is not None:
             requests = replay(tenant, index, self._seed, self._replication, self._base_dir)
+        elif tenant.tree is not None:
+            requests = grow(tenant, index, self._seed, self._replication)
         else:
             requests = synthesize(tenant, index, self._seed, self._replication)
-        return requests if self._acceptance is None else self._accepting(tenant.name, self._acceptance, requests)
+        return requests if self._acceptance is None else self._accepting(tenant, requests)
 
-    def _accepting(self, name: str, acceptance: Acceptance, requests: Iterator[Request]) -> Iterator[Request]:
-        """The requests with a stream of accepted drafts each, named by its place among the tenant's."""
+    def _accepting(self, tenant: TenantSpec, requests: Iterator[Request]) -> Iterator[Request]:
+        """The requests with a stream of accepted drafts each, where the engine makes drafts."""
+        accept = self._accept(tenant)
         for number, request in enumerate(requests):
-            request.acceptance = acceptance.draws(self._seed, "acceptance", name, self._replication, number)
+            request.acceptance = None if accept is None else accept(number)
             yield request
 
 
@@ -165,14 +191,12 @@ def _trace_resampling(spec: TraceSpec) -> Iterator[str]:
         yield "every request drawn anew from these clients' rates and lengths (seeded)"
     if spec.window is not None:
         yield f"random contiguous {_words(spec.window)} windows of this trace, each from cold caches"
-    elif spec.format == "servegen":
-        pass
-    elif spec.session_arrivals is not None:
-        yield "all sessions of this trace, beginning when drawn (seeded)"
-    elif spec.smooth_s is not None:
+    elif spec.smooth_s is not None or spec.session_arrivals is not None:
         yield "the whole trace (this trace only)"
-    else:
+    elif spec.format != "servegen":
         yield "the whole trace as recorded, the same in every replication (this trace only)"
+    if spec.session_arrivals is not None:
+        yield "sessions begin when drawn (seeded)"
     if spec.smooth_s is not None:
         yield f"arrivals spread over {_words(spec.smooth_s)} (seeded)"
     if spec.rate_scale != 1:
