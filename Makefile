@@ -51,8 +51,8 @@ SHIPPED := calibration/profiles
 LEARN := $(BIN)/kvcast calibrate from-benchmarks
 
 profiles: $(DEV)
-	$(LEARN) $(LOADS)/qwen2.5-7b.csv --model Qwen2.5-7B-Instruct --device 910B3 --tested-on "Ascend A2 64 GB" \
-		--vllm 0.11.0 --vllm-ascend 0.11.0 -o $(SHIPPED)/qwen2.5-7b-ascend-a2.json
+	$(LEARN) $(LOADS)/qwen2.5-7b.csv --where id=va3218 --model Qwen2.5-7B-Instruct --device 910B3 \
+		--tested-on "Ascend A2 64 GB" --vllm 0.11.0 --vllm-ascend 0.11.0 -o $(SHIPPED)/qwen2.5-7b-ascend-a2.json
 	$(LEARN) $(LOADS)/qwen3-8b.csv --model Qwen3-8B --device 910B3 --tested-on "Ascend 910B" \
 		--vllm 0.9.1 --vllm-ascend 0.9.1 -o $(SHIPPED)/qwen3-8b-ascend-910b.json
 	$(LEARN) $(LOADS)/qwen3-30b-a3b.csv --model Qwen3-30B-A3B --device 910B3 --tested-on "Ascend 910B3" \

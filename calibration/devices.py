@@ -33,6 +33,7 @@ class Device:
     source: str
     link_bytes_per_s: float
     link_source: str
+    is_ascend: bool
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations a second in this arithmetic; in 16 bits where the device has no fp8."""
@@ -75,6 +76,7 @@ def _ascend(row: Mapping[str, str]) -> Device:
         ),
         link_bytes_per_s=float(row["link_in_node_gb_per_s"]) * 1e9 * _ASCEND_LINK_SHARE,
         link_source=_link(row, _ASCEND_LINK_SHARE, _ASCEND_TABLE),
+        is_ascend=True,
     )
 
 
@@ -96,6 +98,7 @@ def _gpu(row: Mapping[str, str]) -> Device:
         ),
         link_bytes_per_s=float(row["link_in_node_gb_per_s"]) * 1e9 * link,
         link_source=_link(row, link, table),
+        is_ascend=False,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from simulator.profile import Point, Profile, Residual
 
 _PROMPT = re.compile(r"(TTFT|TPOT): (\d+) prompt tokens, (\d+) cached(?:, (\d+) steps)?")
+_CENTRE = re.compile(r"(?:TTFT|TPOT)(?: mean| p50)?")  # a tail (p90, p99) is no point of a curve of expected times
 _DECODE_STEP = re.compile(r"step: (?P<unit>.*?)(?P<batch>\d+) decodes(?: over (?P<entries>\d+))?")
 _CONTEXT = re.compile(r"\b(?:c|prompt )(\d+)\b")
 
@@ -26,7 +27,9 @@ class MeasuredPoint:
 
 
 def measured_points(profile: Profile) -> list[MeasuredPoint]:
-    """Each time that the fit knew, and those it was only judged by, where names or ``at`` tell the place."""
+    """Each mean or median time that the fit knew, and those it was only judged by, where names or ``at`` tell the
+    place. TTFT only of requests served alone.
+    """
     known = {residual.case for residual in profile.errors.in_sample}
     others = (residual for residual in profile.errors.held_out if residual.case not in known)
     found = (_point(residual) for residual in (*profile.errors.in_sample, *others))
@@ -48,7 +51,8 @@ def _point(residual: Residual) -> MeasuredPoint | None:
 def _places(residual: Residual) -> Iterator[tuple[Literal["TTFT", "TPOT"], Point]]:
     kind: Literal["TTFT", "TPOT"] = "TTFT" if residual.quantity.startswith("TTFT") else "TPOT"
     if residual.at is not None:
-        if residual.quantity.startswith(("TTFT", "TPOT")):
+        # The curve of TTFT is that of a request served alone: under load it also waits.
+        if _CENTRE.fullmatch(residual.quantity) and (kind == "TPOT" or residual.at.batch == 1):
             yield kind, residual.at
     elif prompt := _PROMPT.fullmatch(residual.case):
         tokens, cached, num_steps = int(prompt[2]), int(prompt[3]), int(prompt[4] or 0)

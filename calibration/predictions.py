@@ -12,6 +12,7 @@ from functools import cached_property
 from calibration.observations import chunks
 from simulator.engine_args import EngineArgs, EngineConfig, platform, resolve
 from simulator.errors import InputError
+from simulator.evidence import unmeasured
 from simulator.parity.verify import dialect_of
 from simulator.plan import Plan
 from simulator.profile import Profile
@@ -26,7 +27,9 @@ _ANY_POOL = 2**40  # blocks: defaults are asked for, whatever the pool
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds, and what they rest on: the least of what any step rests on, as ``StepTime.support`` counts."""
+    """Seconds, and what they rest on: the least of what any step rests on, as ``StepTime.support`` counts, and no
+    better than a prior where no benchmark told the quantity (``evidence.unmeasured``).
+    """
 
     seconds: float
     support: int
@@ -61,6 +64,7 @@ class Predictor:
         self.profile = profile
         self.default = budget is None
         self.step_time: StepTime = profile.step_time()
+        self.unmeasured = unmeasured(profile)
         engine = _engine(profile)
         self.budget = budget or engine.max_num_batched_tokens
         self.max_batch = engine.max_num_seqs
@@ -80,7 +84,7 @@ class Predictor:
         if not self._fits(1, context):
             return None
         seconds = self.step_time.overhead_s(context)
-        support = MEASURED
+        support = self._best("TTFT", *(["cached"] if cached else []))
         for plan, num_steps in chunks(context, cached, self.budget):
             seconds += self.step_time.elapsed(plan, num_steps)
             support = max(support, self.step_time.support(plan))
@@ -91,7 +95,7 @@ class Predictor:
         if batch > self.max_batch or not self._fits(batch, context):
             return None
         plan = Plan(num_decodes=batch, decode_context=batch * context, max_context=context)
-        return Prediction(self.step_time.elapsed(plan), self.step_time.support(plan))
+        return Prediction(self.step_time.elapsed(plan), max(self._best("TPOT"), self.step_time.support(plan)))
 
     def ttfts(self, contexts: Sequence[int] = CONTEXTS) -> Iterator[Ttft]:
         """Of each prompt that fits: cold, and with a hit where that is a block or more."""
@@ -119,6 +123,10 @@ class Predictor:
         """The longest chunk that was measured, where it is longer than those predicted with."""
         measured = self.profile.measured
         return measured.max_prefill_tokens if measured and measured.max_prefill_tokens > self.budget else None
+
+    def _best(self, *needed: str) -> int:
+        """What a prediction that needs these to have been measured rests on at best."""
+        return PRIOR if self.unmeasured.keys() & set(needed) else MEASURED
 
     def _fits(self, batch: int, context: int) -> bool:
         size = self.profile.block_size

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.predictions import BATCHES, CONTEXTS, HIT_SHARE, SUPPORT, Prediction, Predictor
-from simulator.evidence import indicative, median_error
+from simulator.errors import InputError
+from simulator.evidence import Quantity, held_out_error, indicative
 from simulator.profile import Profile
 from simulator.step_time import MEASURED, OUTSIDE
 
@@ -41,9 +42,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Topic:
-    """Something that one profile may be faster at than another."""
+    """Something that one profile may be faster at than another, and by which held-out errors that is judged."""
 
     name: str
+    quantity: Quantity
     cells: tuple[Cell, ...]
 
 
@@ -60,10 +62,10 @@ class Comparison:
     def topics(self) -> tuple[Topic, ...]:
         """What the sentence is about."""
         return (
-            Topic("the first token of a cold prompt", self.cold),
-            Topic(f"the first token with {HIT_SHARE:.0%} of the prompt cached", self.warm),
-            Topic("decoding one request", tuple(cell for cell in self.decode if cell.batch == 1)),
-            Topic("decoding batches", tuple(cell for cell in self.decode if cell.batch > 1)),
+            Topic("the first token of a cold prompt", "TTFT", self.cold),
+            Topic(f"the first token with {HIT_SHARE:.0%} of the prompt cached", "TTFT", self.warm),
+            Topic("decoding one request", "TPOT", tuple(cell for cell in self.decode if cell.batch == 1)),
+            Topic("decoding batches", "TPOT", tuple(cell for cell in self.decode if cell.batch > 1)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -80,9 +82,12 @@ class Comparison:
 
 
 def compare(profiles: Mapping[str, Profile], budget: int | None = None) -> Comparison:
-    """The predictions of these profiles; ``budget`` is the most tokens in a step, None each platform's default."""
+    """The predictions of these profiles; ``budget`` is the most tokens in a step, None each platform's default.
+
+    Raises InputError naming a profile that predicts 0 s somewhere: nothing can be so many times as fast.
+    """
     predictors = {label: Predictor(profile, budget) for label, profile in profiles.items()}
-    return Comparison(
+    found = Comparison(
         predictors,
         cold=tuple(
             Cell(context, 1, {label: one.ttft(context) for label, one in predictors.items()}) for context in CONTEXTS
@@ -97,16 +102,31 @@ def compare(profiles: Mapping[str, Profile], budget: int | None = None) -> Compa
             for context in CONTEXTS
         ),
     )
+    _check_times(found)
+    return found
+
+
+def _check_times(comparison: Comparison) -> None:
+    for kind, cells in (("TTFT", (*comparison.cold, *comparison.warm)), ("TPOT", comparison.decode)):
+        for cell in cells:
+            for label, one in cell.predictions.items():
+                if one is not None and not one.seconds:
+                    raise InputError(
+                        f"{label}: predicts a {kind} of 0 s (batch {cell.batch}, {cell.context:,} tokens), expected "
+                        "times above 0"
+                    )
 
 
 def sentence(comparison: Comparison) -> str:
     """Which profile is faster at what, as far as evidence allows: cells outside a measured range say nothing, and no
-    difference is told that is not larger than the profiles' median held-out errors together.
+    difference is told that is not larger than the profiles' median held-out errors of that quantity together. Nothing
+    is told of a quantity of which a profile has none.
     """
-    errors = {
-        label: median_error(one.profile.errors.held_out) or 0.0 for label, one in comparison.predictors.items()
-    }
-    text = "; ".join(_said(topic, errors) for topic in comparison.topics)
+    profiles = {label: one.profile for label, one in comparison.predictors.items()}
+    text = "; ".join(
+        _said(topic, {label: held_out_error(one, topic.quantity) for label, one in profiles.items()})
+        for topic in comparison.topics
+    )
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -114,7 +134,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
     """What a reader must know beside the sentence: other models, other ways to serve them, marks."""
     profiles = {label: one.profile for label, one in comparison.predictors.items()}
     for what, values in (
-        ("models", {label: f"{one.identity.model} {one.identity.dtype}" for label, one in profiles.items()}),
+        ("models", {label: f"{_model(one)} {one.identity.dtype}" for label, one in profiles.items()}),
         ("tensor parallel sizes", {label: str(one.identity.tensor_parallel_size) for label, one in profiles.items()}),
         ("chunks", {label: f"{one.budget:,} tokens" for label, one in comparison.predictors.items()}),
     ):
@@ -129,16 +149,24 @@ def notes(comparison: Comparison) -> Iterator[str]:
             yield f"{label} has no held-out error: nothing says how well it predicts."
 
 
+def _model(profile: Profile) -> str:
+    """The model without its publisher or folder, which not every source names."""
+    return profile.identity.model.rstrip("/").rpartition("/")[2]
+
+
 def shown(cells: Sequence[Cell]) -> list[Cell]:
     """The few cells of decode steps that a terminal has room for."""
     return [cell for cell in cells if cell.batch in SHOWN_BATCHES and cell.context in SHOWN_CONTEXTS]
 
 
-def _said(topic: Topic, errors: Mapping[str, float]) -> str:
+def _said(topic: Topic, held_out: Mapping[str, float | None]) -> str:
     """What can be said of one topic, without a final stop."""
     cells = [(cell, found) for cell in topic.cells if (found := cell.supported()) is not None]
     if not cells:
         return f"of {topic.name} nothing can be said: no case lies within what every profile covers"
+    errors = {label: error for label, error in held_out.items() if error is not None}
+    if unknown := [label for label in held_out if label not in errors]:
+        return f"of {topic.name} nothing can be said: no held-out error of {topic.quantity} ({', '.join(unknown)})"
     basis = _basis([one for _, found in cells for one in found.values()])
     word = "faster" if len(errors) == 2 else "fastest"
     led: dict[str, list[float]] = {}  # who is fastest, and how many times faster than the next

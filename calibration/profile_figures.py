@@ -80,9 +80,9 @@ def _ttft(axes: Axes, predictor: Predictor, points: Sequence[MeasuredPoint]) -> 
     supports = _draw(axes, _cold(predictor), color=cold, label="cold")
     supports |= _draw(axes, _warm(predictor), color=warm, label=f"{HIT_SHARE:.0%} cached")
     chunk = predictor.measured_chunk()
-    if chunk is not None:  # the measured prompts were not cut as the platform's default cuts them
-        whole = Predictor(predictor.profile, chunk)
-        curve = [(x, one) for x, one in _cold(whole) if one.support == MEASURED]
+    whole = Predictor(predictor.profile, chunk) if chunk else None
+    curve = [(x, one) for x, one in _cold(whole) if one.support == MEASURED] if whole else []
+    if curve:  # the measured prompts were not cut as the platform's default cuts them
         axes.plot(
             [x for x, _ in curve], [1000 * one.seconds for _, one in curve], color="0.55", linewidth=1.2,
             label=f"cold, in chunks of {chunk:,} as measured",

@@ -59,8 +59,11 @@ def print_profile(predictor: Predictor, console: Console) -> None:
     _line(console, "TPOT by batch (down) and context of each request (across) [ms]:")
     console.print(_tpot_table(predictor))
     _line(console, _LEGEND)
+    for quantity, reason in predictor.unmeasured.items():
+        named = "Cached cells" if quantity == "cached" else f"{quantity} cells"
+        _line(console, f"{named} rest on a prior: {reason}.")
     chunk = predictor.measured_chunk()
-    if chunk is not None:
+    if chunk is not None and "TTFT" not in predictor.unmeasured:
         _line(
             console,
             f"Chunks of up to {chunk:,} tokens were measured: --max-num-batched-tokens {chunk} predicts with those.",
@@ -211,7 +214,7 @@ def _tpot_table(predictor: Predictor) -> Table:
 def _print_points(profile: Profile, console: Console) -> None:
     points, unplaced = measured_points(profile), num_unplaced(profile)
     if points or unplaced:
-        beside = f"; {unplaced} more have no place on its axes" if unplaced else ""
+        beside = f"; {unplaced} more have no place on its curves" if unplaced else ""
         _line(console, f"Measured times on the figure (-o FOLDER): {len(points)}{beside}.")
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from simulator.errors import InputError, nearest
 from simulator.noise import MAX_DEVIATIONS
+from simulator.plan import Plan
 from simulator.step_time import FORMULAS, StepTime
 
 Count = Annotated[int, Field(ge=0)]
@@ -252,9 +253,25 @@ class Profile(Strict):
             self.overhead.constant_s.value,
             self.overhead.prompt_token_s.value,
             self.measured,
-            as_measured=as_measured,
+            as_measured=as_measured and self._rests_on_measurement(),
             graph_sizes=self.graph_sizes,
         )
+
+    def _rests_on_measurement(self) -> bool:
+        """Whether half of a step's time at least, with a prompt and without, comes from coefficients that results
+        determined. A load test covers many steps and determines few of them; other evidence determines what it covers.
+        """
+        if self.provenance.evidence != "benchmarks":
+            return True
+        formula = FORMULAS[self.formula]
+        every = {name: coefficient.value for name, coefficient in self.coefficients.items()}
+        fixed = {name: 0.0 for name, one in self.coefficients.items() if one.origin != "measured"}
+        known = every | {name: value for name, value in fixed.items() if name not in formula.shape}
+        plans = (
+            Plan(num_decodes=8, decode_context=8 * 1024, max_context=1024),
+            Plan(num_prefills=1, num_prefill_tokens=1024, prefill_pairs=1024 * 1025 // 2, max_context=1024),
+        )
+        return all(formula(known).elapsed(plan) >= formula(every).elapsed(plan) / 2 for plan in plans)
 
     def kv_cache_bytes(self, gpu_memory_utilization: float = 0.92) -> int:
         """Bytes of one device left for KV: device * utilization - weights - other (vLLM's rule; 0.92 is its default).

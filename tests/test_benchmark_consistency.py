@@ -95,7 +95,7 @@ def test_no_limit_but_the_number_of_requests():
 
 def test_far_fewer_under_way_than_the_client_keeps_going():
     assert any("kept fewer going" in words for words in doubts(replace(GOOD, max_concurrency=16)))
-    with pytest.raises(InputError, match="expected about 81, the limit"):
+    with pytest.raises(InputError, match="expected about 81, as many as were sent at once"):
         doubts(replace(GOOD, max_concurrency=81, num_prompts=162, duration_s=None))
     # At a rate, or with hardly more requests than places, it is not the limit that counts.
     assert doubts(replace(GOOD, max_concurrency=64, requests_per_s=3.6)) == []
@@ -123,9 +123,9 @@ def test_total_time_is_first_token_and_the_others():
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
-        ({"tpot_mean_s": 0.00002}, "tpot_mean is 0.02 ms, expected 0.1 ms to 10 s between tokens: seconds given as"),
-        ({"tpot_p99_s": 20.0}, "tpot_p99 is 20 s, expected 0.1 ms to 10 s between tokens: milliseconds given"),
-        ({"ttft_mean_s": 0.0002}, "ttft_mean is 0.2 ms, expected at least 1 ms: seconds given as milliseconds"),
+        ({"tpot_mean_s": 0.00002}, "tpot_mean is 0.02 ms, expected 1 ms to 10 s between tokens: seconds for"),
+        ({"tpot_p99_s": 20.0}, "tpot_p99 is 20 s, expected 0.1 ms to 10 s between tokens: milliseconds for seconds"),
+        ({"ttft_mean_s": 0.0002}, "ttft_mean is 0.2 ms, expected at least 1 ms: seconds for milliseconds"),
         ({"ttft_mean_s": 0.0012, "tpot_mean_s": 0.15}, "a first token takes 1.2 ms and each further one 150 ms"),
         ({"ttft_p50_s": 0.3, "ttft_p90_s": 0.2}, r"ttft p50 \(300 ms\) is above p90 \(200 ms\)"),
         ({"e2e_mean_s": 0.1, "tpot_mean_s": None}, r"mean TTFT \(200 ms\) is above the mean total time \(100 ms\)"),
@@ -134,6 +134,44 @@ def test_total_time_is_first_token_and_the_others():
 def test_units_and_orders_that_cannot_be(figures, words):
     with pytest.raises(InputError, match=words):
         doubts(changed(**figures))
+
+
+ONE_WAVE = replace(GOOD, num_prompts=32, max_concurrency=None, outputs=Lengths(1), duration_s=None)
+
+
+@pytest.mark.parametrize("num_prompts", [8, 32, 80])
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"ttft_mean_s": 0.0002, "tpot_mean_s": None},  # 0.2 s written as 0.2 ms
+        {"ttft_mean_s": 0.4, "tpot_mean_s": 0.0005},
+        {"ttft_mean_s": None, "tpot_mean_s": None, "tpot_p50_s": 0.0008},
+    ],
+)
+def test_seconds_for_milliseconds_are_refused_without_throughput_and_in_one_wave(num_prompts, figures):
+    bare = replace(GOOD, num_prompts=num_prompts, max_concurrency=None, duration_s=None, measured=Measured(**figures))
+    with pytest.raises(InputError, match=r"good.json: .* expected .*: seconds for milliseconds\?"):
+        doubts(bare)
+
+
+def test_one_wave_of_which_hardly_any_was_under_way_is_refused():
+    # 32 at once of one token, 6 s in the mean, 12 s in all: 16 under way. Written as 6 ms: 0.016.
+    good = Measured(ttft_mean_s=6.0, requests_per_s=32 / 12)
+    assert doubts(replace(ONE_WAVE, measured=good)) == []
+    bad = replace(good, ttft_mean_s=0.006)
+    for stated in (
+        replace(ONE_WAVE, measured=bad),
+        replace(ONE_WAVE, measured=replace(bad, requests_per_s=None), duration_s=12.0),
+        replace(ONE_WAVE, measured=replace(bad, requests_per_s=None, total_tokens_per_s=32 / 12 * 1001)),
+        replace(ONE_WAVE, measured=replace(bad, ttft_mean_s=None, e2e_mean_s=0.006)),
+    ):
+        with pytest.raises(InputError, match=r"= 0.016 requests under way, expected about 32.*seconds for millisecond"):
+            doubts(stated)
+    # At a rate, few may be under way.
+    assert doubts(replace(ONE_WAVE, measured=bad, requests_per_s=3.0)) == []
+    # Without TTFT the wait for a place is not known.
+    waiting = Measured(tpot_mean_s=0.02, requests_per_s=0.5)
+    assert doubts(replace(ONE_WAVE, outputs=Lengths(2), measured=waiting)) == []
 
 
 def test_a_first_token_faster_than_any_engine_is_doubted():

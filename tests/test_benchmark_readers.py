@@ -15,6 +15,7 @@ import yaml
 
 from calibration.benchmarks.benchmark import Lengths
 from calibration.benchmarks.readers import read_benchmarks, read_unchecked, selected
+from simulator.engine_args import refusal
 from simulator.errors import InputError
 
 DATA = Path(__file__).parent / "data" / "bench_formats"
@@ -327,6 +328,48 @@ def test_csv_row(tmp_path):
     assert one.columns == row
 
 
+@pytest.mark.parametrize(
+    ("column", "cell", "figure", "value"),
+    [
+        ("mean_ttft_ms", "200", "ttft_mean_s", 0.2),
+        ("ttft_ms", "200", "ttft_mean_s", 0.2),
+        ("median_ttft_ms", "180", "ttft_p50_s", 0.18),
+        ("tpot_ms", "30", "tpot_mean_s", 0.03),
+        ("median_tpot_ms", "30", "tpot_p50_s", 0.03),
+        ("p99_tpot_ms", "30", "tpot_p99_s", 0.03),
+        ("mean_itl_ms", "30", "itl_mean_s", 0.03),
+        ("mean_e2el_ms", "500", "e2e_mean_s", 0.5),
+        ("request_throughput", "9.8", "requests_per_s", 9.8),
+        ("output_throughput", "107.8", "output_tokens_per_s", 107.8),
+        ("total_token_throughput", "1087.8", "total_tokens_per_s", 1087.8),
+    ],
+)
+def test_csv_with_vllms_own_names(tmp_path, column, cell, figure, value):
+    load = {key: ROW[key] for key in ("input_len", "output_len", "num_prompts", "max_concurrency")}
+    (one,) = read_benchmarks(written(tmp_path, table(load | {column: cell})))
+    assert one.measured.stated == {figure: pytest.approx(value)}
+    assert set(one.rounding) == {figure}
+    assert one.assumed == ()
+
+
+def test_columns_that_nothing_is_taken_from_are_named(tmp_path):
+    row = ROW | {"note": "kept", "p99_itl_ms": "80", "ttft_std_ms": "9", "weather": "fine", "config": "A", "mood": ""}
+    (one,) = read_benchmarks(written(tmp_path, table(row)))
+    assert one.assumed == ("columns not read: p99_itl_ms, ttft_std_ms, weather, config",)
+    assert one.columns == row
+    assert not one.engine
+
+
+def test_engine_arguments_that_are_not_modelled_are_kept_for_the_engines_check(tmp_path):
+    row = ROW | {"kv_cache_dtype": "fp8", "enforce_eager": "True", "seed": "7", "api_key": "x", "moe_backend": ""}
+    (one,) = read_benchmarks(written(tmp_path, table(row)))
+    assert one.engine == {"kv_cache_dtype": "fp8", "enforce_eager": True, "seed": "7"}
+    refused = {name for name, value in one.engine.items() if refusal(name, value)}
+    assert refused == {"kv_cache_dtype", "enforce_eager"}
+    (plain,) = read_benchmarks(written(tmp_path, table(row | {"kv_cache_dtype": "auto", "enforce_eager": "false"})))
+    assert not [name for name, value in plain.engine.items() if refusal(name, value)]
+
+
 def test_aisbench_baseline_of_one_token_counts_requests(tmp_path):
     row = {"model": "M", "input_len": "3500", "prefix_pct": "75", "max_out_len": "1", "num_prompts": "210",
            "concurrency": "48", "request_rate": "", "baseline_out_tok_s": "12.8682"}  # fmt: skip
@@ -354,6 +397,13 @@ def test_missing_number_of_prompts_is_assumed_in_words(tmp_path):
     (one,) = read_benchmarks(written(tmp_path, table(row)))
     assert one.num_prompts == 256
     assert any("num_prompts is 256" in words for words in one.assumed)
+
+
+def test_a_result_has_one_group_with_and_without_details(vllm, tmp_path):
+    plain = {key: value for key, value in vllm.items() if not isinstance(value, list)}
+    (detailed,), (short,) = (read_benchmarks(written(tmp_path, one)) for one in (vllm, plain))
+    assert detailed.inputs != short.inputs
+    assert detailed.group == short.group
 
 
 def test_a_load_has_one_group_whichever_the_tool(vllm, tmp_path):

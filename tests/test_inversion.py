@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.benchmarks.belief import FORMULA, believe
+from calibration.benchmarks.belief import FORMULA, POOL, believe
 from calibration.benchmarks.benchmark import Benchmark, Lengths, Measured
 from calibration.benchmarks.invert import Inversion, Solution, figures
 from calibration.benchmarks.play import play
@@ -96,9 +96,9 @@ def measured(benchmark, rng=None, noise=0.0):
     )
 
 
-def inverted(tests) -> tuple[Inversion, Solution]:
+def inverted(tests, *, hold_out=False) -> tuple[Inversion, Solution]:
     inversion = Inversion(tests, [ENGINE] * len(tests), believe(SHEET), jobs=1)
-    return inversion, inversion.solve()
+    return inversion, inversion.solve(hold_out=hold_out)
 
 
 def worst_error(inversion, solution) -> float:
@@ -150,7 +150,7 @@ def test_a_group_is_predicted_without_its_own_results():
     tests = [measured(test) for test in TESTS[:6]]
     odd = tests[4]
     spoilt = replace(odd, measured=replace(odd.measured, tpot_mean_s=odd.measured.tpot_mean_s * 1.5))
-    _, solution = inverted([*tests[:4], spoilt, tests[5]])
+    _, solution = inverted([*tests[:4], spoilt, tests[5]], hold_out=True)
     index = next(
         number
         for number, figure in enumerate(solution.figures)
@@ -203,3 +203,50 @@ class TestClient:
         benchmark = replace(load_test(10, 1, 1, num_prompts=100), inputs=Lengths(mean=10.25))
         played = play(benchmark, ENGINE, STEP_TIME)
         assert played.total_tokens_per_s / played.requests_per_s == pytest.approx(11.25)
+
+
+def test_a_group_left_out_is_predicted_as_by_a_fit_without_it():
+    """Held-out figures are those of a search that never saw the group."""
+    tests = [measured(test) for test in TESTS[:4]]
+    _, solution = inverted(tests, hold_out=True)
+    others, without = inverted(tests[:2] + tests[3:])
+    again = play(tests[2], ENGINE, bind(FORMULA, others.belief.values(without.logarithms)))
+    for figure, held_out_s in zip(solution.figures, solution.held_out_s, strict=True):
+        if figure.benchmark == 2:
+            assert held_out_s == pytest.approx(figure.of(again), rel=0.05)
+
+
+def test_a_rate_that_the_engine_keeps_up_with_is_no_evidence():
+    """Requests sent at 5 a second and served at 5 a second: any fast enough engine does that."""
+    kept = replace(load_test(64, 4, 1), max_concurrency=None, requests_per_s=5.0)
+    for rate, fields in ((4.9, ["tpot_mean_s"]), (3.0, ["tpot_mean_s", "requests_per_s"])):
+        benchmark = replace(kept, measured=Measured(tpot_mean_s=0.01, requests_per_s=rate))
+        assert [figure.field for figure in figures([benchmark])] == fields
+
+
+def test_what_a_file_is_called_changes_nothing():
+    benchmark = replace(load_test(64, 4, 1, num_prompts=200), max_concurrency=None, requests_per_s=5.0)
+    assert play(benchmark, ENGINE, STEP_TIME) == play(replace(benchmark, name="another"), ENGINE, STEP_TIME)
+
+
+def test_a_pool_never_filled_is_told_from_below_only():
+    """Tests that leave most of the pool free say that it is not smaller than they need, and no more."""
+    pool = Prior(100_000.0, "data sheet")
+    tests = [measured(load_test(512, 64, concurrency)) for concurrency in (1, 8)]
+    inversion = Inversion(tests, [ENGINE] * 2, believe(SHEET, pool), jobs=1)
+    solution = inversion.solve(hold_out=False)
+    assert not dict(zip(inversion.belief.names, solution.determined, strict=True))[POOL]
+
+
+def test_a_pool_that_binds_is_found():
+    """A pool of 20,000 tokens, believed to be 100,000: tests of 24 requests of 2,000 tokens tell it within 15 %."""
+    small = replace(ENGINE, num_gpu_blocks=1 + 20_000 // 128)
+    tests = []
+    for benchmark in (load_test(2000, 100, concurrency) for concurrency in (1, 4, 12, 24)):
+        played = play(benchmark, small, STEP_TIME)
+        stated = {name: getattr(played, name) for name in ("ttft_mean_s", "tpot_mean_s", "output_tokens_per_s")}
+        tests.append(replace(benchmark, measured=Measured(**stated)))
+    inversion = Inversion(tests, [ENGINE] * 4, believe(SHEET, Prior(100_000.0, "data sheet")), jobs=1)
+    solution = inversion.solve(hold_out=False)
+    found = float(np.exp(solution.logarithms[inversion.belief.names.index(POOL)]))
+    assert found == pytest.approx(20_000, rel=0.15)

@@ -41,7 +41,9 @@ def test_the_published_prefix_pair_is_reproduced() -> None:
     "name", ["qwen3-30b-a3b-ascend-910b3-tp2", "qwen3-32b-ascend-a2-tp4", "kimi-k2-thinking-ascend-a3-tp16"]
 )
 def test_a_load_is_predicted_from_the_other_loads(name: str) -> None:
-    """Left out group by group: throughput within 10 % and TPOT within 12 % in the median."""
+    """Left out group by group: throughput within 10 % and TPOT within 12 % in the median. Times to first token are not
+    that good, where there are any, and the profile then says so.
+    """
     profile = load_profile(name)
     held_out = profile.errors.held_out
     rates = [abs(one.relative_error) for one in held_out if "/s" in one.quantity]
@@ -49,7 +51,8 @@ def test_a_load_is_predicted_from_the_other_loads(name: str) -> None:
     assert len(rates) >= 4
     assert sorted(rates)[len(rates) // 2] <= 0.10
     assert sorted(paces)[len(paces) // 2] <= 0.12
-    assert indicative(profile) is None
+    reason = indicative(profile)
+    assert reason is None if name == "qwen3-32b-ascend-a2-tp4" else reason is not None and "on TTFT" in reason
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b-ascend-a2", "qwen3-8b-ascend-910b", W8A8])

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from vllm_runs import BLOCK_SIZE, recorded, simulated
@@ -27,6 +29,7 @@ from calibration.operators.llmservingsim import LLMServingSimTables
 from calibration.operators.origin import StepTables
 from calibration.operators.step import Step
 from calibration.operators.summary import REGIMES, errors
+from calibration.operators.table import find_table
 from calibration.roofline import Prior
 from simulator.cluster import Cluster
 from simulator.engine_args import EngineArgs, resolve
@@ -40,6 +43,7 @@ from simulator.step_time import RooflineMax
 
 DATA = Path(__file__).parent.parent / "calibration" / "data" / "operators"
 RTX, AIC = DATA / "llmservingsim" / "rtx_pro_6000", DATA / "aiconfigurator"
+H100: dict[str, object] = {"layout": "aiconfigurator", "device": "H100 SXM"}
 LLAMA, QWEN_MOE, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-32B"
 SHIPPED = (
     "llama-3.1-8b-rtx-pro-6000", "qwen3-30b-a3b-rtx-pro-6000", "qwen3-30b-a3b-rtx-pro-6000-dp2",
@@ -203,7 +207,7 @@ def test_fitting_and_prediction_share_the_formula() -> None:
     profile = load_profile("qwen3-30b-a3b-rtx-pro-6000")
     assert set(profile.coefficients) == set(RooflineMax.coefficients)
     steps = grid.steps(rtx_moe())
-    observations = fitting.observe(rtx_moe(), 0.0)
+    observations = fitting.observe(rtx_moe())
     together = Design(observations).predict(profile.step_time())
     one_by_one = [profile.step_time().elapsed(step.plan) for step in steps]
     np.testing.assert_allclose(together, one_by_one, rtol=1e-13)
@@ -331,28 +335,146 @@ def test_the_command_writes_a_profile_and_says_how_well_it_fits(tmp_path: Path) 
     assert resolve(args, profile).num_gpu_blocks == 777
 
 
-def _build(folder: Path, layout: str = "llmservingsim", model: str = LLAMA, **options: object) -> Profile:
-    return from_tables("bad", (folder,), Options(layout, model, "RTX PRO 6000 Server", **options))  # type: ignore[arg-type]
+def _build(
+    folder: Path,
+    layout: str = "llmservingsim",
+    model: str = LLAMA,
+    device: str = "RTX PRO 6000 Server",
+    **options: object,
+) -> Profile:
+    return from_tables("bad", (folder,), Options(layout, model, device, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("folder", "options", "message"),
     [
-        (AIC / "h100_sxm", {}, "no table attention"),
+        (AIC / "h100_sxm", {"device": "H100 SXM"}, "no table attention"),
         (RTX / "llama-3.1-8b" / "tp1", {"layout": "aiconfigurator"}, "no table gemm"),
         (RTX / "llama-3.1-8b" / "tp1", {"layout": "llmservingsims"}, "did you mean 'llmservingsim'"),
-        (RTX / "llama-3.1-8b" / "tp1", {"model": QWEN_MOE}, "no table moe"),
-        (AIC / "h100_sxm", {"layout": "aiconfigurator", "model": QWEN_MOE}, "expected a dense model"),
-        (AIC / "h100_sxm", {"layout": "aiconfigurator", "model": "Qwen/Qwen3-32B-FP8"}, "expected weights of 16 bits"),
-        (AIC / "h100_sxm", {"layout": "aiconfigurator", "data_parallel_size": 2}, "expected 1 with layout"),
+        (AIC / "h100_sxm", H100 | {"model": QWEN_MOE}, "expected a dense model"),
+        (AIC / "h100_sxm", H100 | {"model": "Qwen/Qwen3-32B-FP8"}, "expected weights of 16 bits"),
+        (AIC / "h100_sxm", H100 | {"data_parallel_size": 2}, "expected 1 with layout"),
         (RTX / "qwen3-32b" / "tp2", {"model": QWEN, "tensor_parallel_size": 2}, "no all_reduce of"),
         (RTX / "llama-3.1-8b" / "tp1", {"host_step": "1 fortnight"}, "--host-step: got"),
-        (AIC / "h200_sxm", {"layout": "aiconfigurator", "model": QWEN, "tensor_parallel_size": 16}, "no rows"),
+        (AIC / "h200_sxm", H100 | {"device": "H200 SXM", "model": QWEN, "tensor_parallel_size": 16}, "no rows"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_serve_are_refused(folder: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         _build(folder, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "message"),
+    [
+        (RTX / "llama-3.1-8b" / "tp1", {"model": QWEN}, f"meta.yaml: tables of {LLAMA}, but --model is {QWEN}"),
+        (RTX / "qwen3-32b" / "tp2", {"model": "Qwen/Qwen3-32B-FP8", "tensor_parallel_size": 2}, f"tables of {QWEN}"),
+        (RTX / "llama-3.1-8b" / "tp1", {"tensor_parallel_size": 2}, "parallel size 1, but --tensor-parallel-size is 2"),
+        (RTX / "qwen3-32b" / "tp2", {"model": QWEN}, "parallel size 2, but --tensor-parallel-size is 1"),
+        (RTX / "llama-3.1-8b" / "tp1", {"device": "H100 SXM"}, "RTX PRO 6000 Blackwell.*, but --device is H100 SXM"),
+        (AIC / "h100_sxm", H100 | {"device": "H200 SXM"}, "tables of H100 SXM, but --device is H200 SXM"),
+    ],
+)  # fmt: skip
+def test_tables_of_something_else_are_refused(folder: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refusal:
+        _build(folder, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(refusal.value)
+
+
+def test_collectives_of_another_gpu_are_refused() -> None:
+    folders = (RTX / "qwen3-32b" / "tp2", AIC / "h100_sxm")
+    with pytest.raises(InputError, match="h100_sxm: tables of H100 SXM, but --device is RTX PRO 6000 Server"):
+        from_tables("bad", folders, Options("llmservingsim", QWEN, "RTX PRO 6000 Server", tensor_parallel_size=2))
+
+
+def test_the_rows_tell_the_gpu_where_no_folder_does(tmp_path: Path) -> None:
+    shutil.copytree(AIC / "h100_sxm", tmp_path / "mine")
+    with pytest.raises(InputError, match="gemm.csv.gz: tables of NVIDIA H100 80GB HBM3, but --device is H200 SXM"):
+        _build(tmp_path / "mine", "aiconfigurator", device="H200 SXM")
+    _change(tmp_path / "mine" / "gemm.csv.gz", "NVIDIA H100 80GB HBM3", "NVIDIA B200")
+    with pytest.raises(InputError, match="tables of NVIDIA B200, but --device is H100 SXM"):
+        _build(tmp_path / "mine", "aiconfigurator", device="H100 SXM")
+
+
+def test_a_folder_is_known_from_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RTX / "llama-3.1-8b" / "tp1")
+    with pytest.raises(InputError, match="but --tensor-parallel-size is 2"):
+        _build(Path(), tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"])
+def test_other_names_of_the_same_model_are_the_same_model(model: str) -> None:
+    assert _build(RTX / "llama-3.1-8b" / "tp1", model=model).identity.model == model
+
+
+def test_what_tables_do_not_say_is_not_compared(tmp_path: Path) -> None:
+    """A folder of any name, and a ``meta.yaml`` that names no model."""
+    shutil.copytree(RTX / "llama-3.1-8b" / "tp1", tmp_path / "mine")
+    stated = (RTX / "llama-3.1-8b" / "meta.yaml").read_text(encoding="utf-8")
+    (tmp_path / "mine" / "meta.yaml").write_text(stated.replace("model:", "of:"), encoding="utf-8")
+    assert _build(tmp_path / "mine").identity.tensor_parallel_size == 1
+
+
+def test_a_moe_without_its_table_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(RTX / "qwen3-30b-a3b", tmp_path / "model")
+    (tmp_path / "model" / "tp1" / "moe.csv.gz").unlink()
+    with pytest.raises(InputError, match="no table moe"):
+        _build(tmp_path / "model" / "tp1", model=QWEN_MOE)
+
+
+@pytest.mark.parametrize(
+    ("versions", "highest"),
+    [
+        (("0.9.0", "0.24.0"), "0.24.0"),
+        (("0.24.0", "0.24.0rc2", "0.24.0rc10"), "0.24.0"),
+        (("0.24.0rc2", "0.24.0rc10"), "0.24.0rc10"),
+        (("0.24", "0.24.1"), "0.24.1"),
+        (("0.24.0", "0.24.0.post1"), "0.24.0.post1"),
+    ],
+)  # fmt: skip
+def test_versions_are_compared_as_numbers(tmp_path: Path, versions: tuple[str, ...], highest: str) -> None:
+    for version in versions:
+        rows = pa.table({"version": [version], "latency": [1.0]})
+        pq.write_table(rows, tmp_path / f"gemm_vllm_{version}_gemm_perf.parquet")
+    table = find_table((tmp_path,), "gemm")
+    assert table is not None
+    assert [row["version"] for row in table.rows] == [highest]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_host_time_of_shipped_profiles_is_a_convention(name: str) -> None:
+    """It is not measured on the profile's GPU, and says on which."""
+    coefficients = load_profile(name).coefficients
+    step, request = coefficients["host_step_s"], coefficients["host_request_s"]
+    prior = host.host_prior(2 if name.endswith("dp2") else 1)
+    assert (step.origin, step.value, step.source) == ("convention", prior.value, prior.source)
+    assert step.standard_error is None
+    assert "RTX PRO 6000" in step.source
+    if request.value:
+        assert "no host time" in request.source
+    else:
+        assert request.origin == "convention"
+
+
+def test_host_time_is_outside_the_fit() -> None:
+    """Whatever it is, every other number stays: nothing of it hides in ``weights_s``."""
+    tables = RTX / "llama-3.1-8b" / "tp1"
+    none, much = _build(tables, host_step="0 ms"), _build(tables, host_step="20 ms")
+    assert none.coefficients["host_step_s"].value == 0
+    assert much.coefficients["host_step_s"].value == 0.02
+    assert much.coefficients["host_step_s"].source == "as given: 20 ms"
+    for name in none.coefficients.keys() - {"host_step_s"}:
+        assert none.coefficients[name] == much.coefficients[name]
+    assert none.errors == much.errors
+    # A decode is bound by reading the weights, which the data sheet's reachable bandwidth puts at 10.5 ms.
+    assert none.coefficients["weights_s"].value == pytest.approx(15.0e9 / (1792e9 * 0.8), rel=0.10)
+
+
+@pytest.mark.parametrize("text", ["5", "5 s", "150 ms"])
+def test_a_host_time_that_no_host_takes_is_refused(text: str) -> None:
+    """A bare number is seconds: whoever writes 5 means 5 ms."""
+    with pytest.raises(InputError, match="--host-step: got .* s, expected below 100 ms"):
+        _build(RTX / "llama-3.1-8b" / "tp1", host_step=text)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from test_article import published, serve
 
 from calibration.points import measured_points, num_unplaced
 from calibration.predictions import BATCHES, CONTEXTS, Predictor
-from calibration.profile_comparison import compare, sentence
+from calibration.profile_comparison import compare, notes, sentence
 from calibration.profile_figures import figure_of, figure_of_several
 from calibration.profiles_cli import profiles
 from simulator import cli, experiment, scenario
-from simulator.evidence import evidence_in_words, indicative, num_groups
+from simulator.errors import InputError
+from simulator.evidence import evidence_in_words, held_out_error, indicative, num_groups
 from simulator.profile import Errors, Point, Profile, Residual, load_profile, shipped_profiles
 from simulator.step_time import MEASURED, OUTSIDE, PRIOR
 from tests.test_scenario import TEXT
@@ -184,6 +185,64 @@ def test_what_a_prediction_rests_on(ascend: Profile) -> None:
     assert all((one.context > 16461) == (one.prediction.support == OUTSIDE) for one in predictor.ttfts())
 
 
+def supports(profile: Profile) -> dict[str, set[int]]:
+    """What the predictions inside the measured range rest on: of one request of at most 8K tokens."""
+    predictor = Predictor(profile)
+    ttfts = [one for one in predictor.ttfts() if one.context <= 8192]
+    return {
+        "cold": {one.prediction.support for one in ttfts if not one.cached},
+        "cached": {one.prediction.support for one in ttfts if one.cached},
+        "TPOT": {one.prediction.support for one in predictor.tpots([1]) if one.context <= 8192},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fitted", "told"),
+    [
+        (["TTFT mean"], {"cold"}),
+        (["TTFT p99", "output tokens/s"], {"cold", "TPOT"}),
+        (["TPOT p50"], {"TPOT"}),
+        (["ITL mean"], {"TPOT"}),
+        (["requests/s"], {"TPOT"}),
+        (["total time mean"], set()),
+    ],
+)
+def test_what_no_benchmark_told_rests_on_a_prior(ascend: Profile, fitted: list[str], told: set[str]) -> None:
+    """Inside the measured range too: a load test of throughput alone measured no time to a first token."""
+    cases = tuple(residual(f"{quantity}: load 1") for quantity in fitted)
+    found = supports(learned(ascend, in_sample=cases))
+    assert found == {name: {MEASURED if name in told else PRIOR} for name in ("cold", "cached", "TPOT")}
+
+
+def test_a_hit_is_measured_where_a_benchmark_had_one(ascend: Profile) -> None:
+    hit = Point(context=3500, cached=2625)
+    with_hit = residual("TTFT mean: prefix 75", at=hit)
+    assert supports(learned(ascend, in_sample=(with_hit,)))["cached"] == {MEASURED}
+    rate = residual("requests/s: prefix 75", at=hit)  # no TTFT: neither a cold nor a cached one
+    assert supports(learned(ascend, in_sample=(rate,)))["cached"] == {PRIOR}
+
+
+def test_the_measured_range_alone_marks_other_evidence(ascend: Profile) -> None:
+    assert supports(with_errors(ascend)) == {"cold": {MEASURED}, "cached": {MEASURED}, "TPOT": {MEASURED}}
+
+
+def test_a_profile_without_ttft_says_so(tmp_path: Path, ascend: Profile) -> None:
+    def text(command: str, quantity: str) -> str:
+        name = quantity.partition("/")[0].replace(" ", "-")
+        held = held_out(quantity, [0.0] * 4)
+        profile = learned(ascend, *held, in_sample=tuple(held)).model_copy(update={"name": name})
+        return words(kvcast(command, written(tmp_path, profile)))
+
+    assert "8 benchmark rows, no TTFT measured" in text("show", "output tokens/s")
+    assert "no TTFT measured" not in text("show", "TTFT mean")
+    shown = text("show", "output tokens/s")
+    assert "TTFT cells rest on a prior: no TTFT was fitted." in shown
+    assert "TPOT cells rest on a prior" not in shown
+    listed = as_json("list", tmp_path / "output-tokens.json")
+    assert [one["name"] for one in listed if "no TTFT measured" in one["evidence_in_words"]][-1] == "output-tokens"
+    assert not any("no TTFT measured" in one["evidence_in_words"] for one in listed if one["evidence"] != "benchmarks")
+
+
 def test_marks_are_printed_and_explained() -> None:
     text = kvcast("show", ASCEND)
     (line,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["16"])
@@ -252,6 +311,12 @@ def with_errors(profile: Profile, *held_out: Residual, in_sample: tuple[Residual
     return profile.model_copy(update={"errors": errors})
 
 
+def learned(profile: Profile, *held_out: Residual, in_sample: tuple[Residual, ...] = (), **more: Any) -> Profile:
+    """The profile as if fitted to load tests, with these errors."""
+    provenance = profile.provenance.model_copy(update={"evidence": "benchmarks"})
+    return with_errors(profile, *held_out, in_sample=in_sample, **more).model_copy(update={"provenance": provenance})
+
+
 def test_places_are_told_from_names_or_given(ascend: Profile) -> None:
     cases = (
         residual("TPOT: 1000 prompt tokens, 0 cached, 21 steps"),
@@ -267,6 +332,26 @@ def test_places_are_told_from_names_or_given(ascend: Profile) -> None:
     assert places == [(1, 1011), (8, 512), (4, 2048), (1, 512), (12.5, 8300)]
     assert num_unplaced(profile) == 2
     assert len(figure_of(Predictor(profile)).axes) == 2
+
+
+def test_only_what_a_curve_shows_is_put_on_it(ascend: Profile) -> None:
+    """The curve of TTFT is that of one request served alone, and both are of expected times, not of tails."""
+    alone, beside = Point(context=2048), Point(context=2048, batch=200)
+    quantities = ("TTFT mean", "TTFT p50", "TTFT p90", "TTFT p99", "TPOT mean", "TPOT p50", "TPOT p99")
+    cases = tuple(residual(f"{name}: {at.batch}", at=at) for name in quantities for at in (alone, beside))
+    profile = with_errors(ascend, in_sample=cases)
+    assert [point.case for point in measured_points(profile)] == [
+        "TTFT mean: 1.0", "TTFT p50: 1.0", "TPOT mean: 1.0", "TPOT mean: 200.0", "TPOT p50: 1.0", "TPOT p50: 200.0",
+    ]  # fmt: skip
+    assert num_unplaced(profile) == len(cases) - 6
+
+
+def test_chunks_as_measured_are_drawn_only_where_they_were(ascend: Profile) -> None:
+    def labels(profile: Profile) -> str:
+        return " ".join(str(line.get_label()) for line in figure_of(Predictor(profile)).axes[0].lines)
+
+    assert "as measured" in labels(ascend)
+    assert "as measured" not in labels(learned(ascend, in_sample=(residual("requests/s: load 1"),)))
 
 
 # Indicative
@@ -288,7 +373,7 @@ def held_out(quantity: str, errors: list[float], groups: list[str] = GROUPS) -> 
         (held_out("output tokens/s", [-0.3] * 4), {}, "throughput is 30.0%, above 10%"),
         (held_out("TPOT mean", [0.119, -0.119, 0.5, 0.0]), {}, None),
         (held_out("TPOT mean", [0.121, -0.121, 0.5, 0.0]), {}, "TPOT is 12.1%, above 12%"),
-        (held_out("TTFT mean", [0.5] * 4), {}, None),  # the rule is on throughput and TPOT
+        (held_out("TTFT mean", [0.5] * 4), {}, None),  # of TTFT the rule is for load tests only
         (held_out("TPOT mean", [0.0] * 3, GROUPS[:3]), {}, "only 3 groups of times could be held out"),
         (held_out("TPOT mean", [0.0]*4), {"num_groups": 2}, "only 2 groups of times could be held out"),
         (held_out("TPOT mean", [0.0]*3, GROUPS[:3]), {"num_groups": 4}, None),
@@ -300,6 +385,20 @@ def test_when_a_profile_is_indicative(
     found = indicative(with_errors(ascend, *cases, **more))
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ([0.249, -0.249, 0.9, 0.0], None),
+        ([0.251, -0.251, 0.9, 0.0], "its median held-out error on TTFT is 25.1%, above 25%"),
+    ],
+)
+def test_a_profile_of_load_tests_far_off_at_ttft_is_indicative(
+    ascend: Profile, errors: list[float], reason: str | None
+) -> None:
+    paces = held_out("TPOT mean", [0.0] * 4)  # they do not dilute the error of TTFT
+    assert indicative(learned(ascend, *held_out("TTFT mean", errors), *paces, num_groups=4)) == reason
 
 
 def test_the_error_of_a_rate_is_that_of_the_rate() -> None:
@@ -339,9 +438,82 @@ def test_an_indicative_profile_is_called_so_everywhere(tmp_path: Path, ascend: P
 # Comparing
 
 
-def test_a_profile_twice_as_slow_is_so_in_every_case(ascend: Profile) -> None:
+@pytest.fixture
+def judged(ascend: Profile) -> Profile:
+    """The article's profile, and a held-out error of 0.5 % at pace too, which it has not of its own."""
+    pace = residual("TPOT: 1000 prompt tokens, 0 cached, 21 steps", 0.005)
+    return with_errors(ascend, *ascend.errors.held_out, pace)
+
+
+@pytest.mark.parametrize(
+    ("case", "quantity"),
+    [
+        ("TTFT p99: load", "TTFT"),
+        ("TPOT mean: load", "TPOT"),
+        ("ITL mean: load", "TPOT"),
+        ("output tokens/s: load", None),
+        ("total time mean: load", None),
+        ("step: 2 x 16 decodes at 512", "TPOT"),
+        ("step: decode b4 c2048, 4 decodes", "TPOT"),
+        ("step: chunk of 1024 after 8192", "TTFT"),
+        ("step: 512 prefill tokens, 131328 pairs", "TTFT"),
+        ("step: 16 decodes at 512, chunk of 64 after 2048", None),
+        ("step: mixed b8 c1024 n512, 8 decodes, 512 prefill tokens, 131328 pairs", None),
+    ],
+)
+def test_which_quantity_a_held_out_error_judges(ascend: Profile, case: str, quantity: str | None) -> None:
+    profile = with_errors(ascend, residual(case, 0.25))
+    found = {"TTFT": held_out_error(profile, "TTFT"), "TPOT": held_out_error(profile, "TPOT")}
+    assert found == {one: pytest.approx(0.25) if one == quantity else None for one in found}
+
+
+def test_nothing_is_said_of_what_no_error_judges(ascend: Profile) -> None:
+    """An unknown error is not zero: the article's profile has no held-out TPOT, a synthetic one no error at all."""
+    text = sentence(compare({"fast": ascend, "slow": scaled(ascend, 2, "slow")}))
+    for topic in ("decoding one request", "decoding batches"):
+        assert f"of {topic} nothing can be said: no held-out error of TPOT (fast, slow)" in text
+    assert text.count("fast is faster") == 2
+    text = sentence(compare({"fast": ascend, "slow": scaled(with_errors(ascend), 2, "slow")}))
+    assert text.startswith("Of the first token of a cold prompt nothing can be said: no held-out error of TTFT (slow);")
+    assert "faster" not in text
+    rates = with_errors(ascend, *held_out("requests/s", [0.0] * 4))
+    assert "faster" not in sentence(compare({"fast": rates, "slow": scaled(rates, 2, "slow")}))
+
+
+def test_each_topic_is_judged_by_its_own_error(ascend: Profile) -> None:
+    """Twice as slow, TTFT known to 50 % and TPOT to 1 %: 2 < 1.5 x 1.5, though the pooled median is below."""
+    known = with_errors(ascend, *held_out("TTFT mean", [0.5] * 4), *held_out("TPOT mean", [0.01] * 4))
+    text = sentence(compare({"fast": known, "slow": scaled(known, 2, "slow")}))
+    assert text.startswith("At the first token of a cold prompt, no difference exceeds the held-out errors")
+    assert "at decoding one request, fast is faster (2 times" in text
+    swapped = with_errors(ascend, *held_out("TTFT mean", [0.01] * 4), *held_out("TPOT mean", [0.5] * 4))
+    text = sentence(compare({"fast": swapped, "slow": scaled(swapped, 2, "slow")}))
+    assert text.startswith("At the first token of a cold prompt, fast is faster (2 times")
+    assert "at decoding one request, no difference exceeds the held-out errors" in text
+
+
+def test_a_publisher_is_no_part_of_a_model(ascend: Profile) -> None:
+    def named(model: str) -> Profile:
+        return ascend.model_copy(update={"identity": ascend.identity.model_copy(update={"model": model})})
+
+    def said(one: str, other: str) -> bool:
+        return any("models" in note for note in notes(compare({"one": named(one), "other": named(other)})))
+
+    assert not said("Qwen3-32B", "Qwen/Qwen3-32B")
+    assert not said("/models/Qwen3-32B/", "Qwen/Qwen3-32B")
+    assert said("Qwen/Qwen3-32B", "Qwen/Qwen3-8B")
+
+
+@pytest.mark.parametrize("order", [("zero", "one"), ("one", "zero")])
+def test_a_profile_that_takes_no_time_is_not_compared(ascend: Profile, order: tuple[str, str]) -> None:
+    known = {"one": ascend, "zero": scaled(ascend, 0, "zero")}
+    with pytest.raises(InputError, match=r"^zero: predicts a TTFT of 0 s .*, expected times above 0$"):
+        compare({name: known[name] for name in order})
+
+
+def test_a_profile_twice_as_slow_is_so_in_every_case(judged: Profile) -> None:
     """Formulas are homogeneous of degree one in their coefficients."""
-    found = compare({"fast": ascend, "slow": scaled(ascend, 2, "slow")})
+    found = compare({"fast": judged, "slow": scaled(judged, 2, "slow")})
     cells = (*found.cold, *found.warm, *found.decode)
     ratios = [ratio for cell in cells if (ratio := cell.ratios["slow"]) is not None]
     assert len(ratios) > 2 * len(CONTEXTS)
@@ -352,9 +524,9 @@ def test_a_profile_twice_as_slow_is_so_in_every_case(ascend: Profile) -> None:
     assert "at decoding batches, fast is faster (2 times, 1K to 16K tokens; prior)" in text
 
 
-def test_no_difference_is_told_within_the_held_out_errors(ascend: Profile) -> None:
-    """Both medians are 0.5 %: times 0.4 % apart are alike."""
-    text = sentence(compare({"one": ascend, "other": scaled(ascend, 1.004, "other")}))
+def test_no_difference_is_told_within_the_held_out_errors(judged: Profile) -> None:
+    """All medians are 0.4 % or 0.5 %: times 0.4 % apart are alike."""
+    text = sentence(compare({"one": judged, "other": scaled(judged, 1.004, "other")}))
     assert text.count("no difference exceeds the held-out errors") == 4
     assert "faster" not in text
 
@@ -423,6 +595,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "rows.json").write_text('{"kind": "header"}\n')
     (tmp_path / "text.json").write_text("not a profile")
     (tmp_path / "file").write_text("")
+    written(tmp_path, scaled(load_profile(LINEAR), 0, "zero"))
     return tmp_path
 
 
@@ -436,6 +609,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("show", "absent.json"), "absent.json: cannot read the profile (No such file or directory)"),
         (("compare", ASCEND), f"compare: got one profile ({ASCEND}), expected at least two"),
         (("compare", ASCEND, ASCEND), f"{ASCEND}: given twice, expected different profiles"),
+        (("compare", LINEAR, "zero.json"),
+         "zero: predicts a TTFT of 0 s (batch 1, 1,024 tokens), expected times above 0"),
         (("show", ASCEND, "-o", "file"), "file: file is not a folder"),
         (("compare", ASCEND, LINEAR, "-o", "file/below"), "file/below: file is not a folder"),
         (("show", ASCEND, "--max-num-batched-tokens", "0"),

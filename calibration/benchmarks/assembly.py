@@ -9,13 +9,14 @@ import numpy as np
 
 from calibration.benchmarks.belief import FORMULA, POOL, Belief
 from calibration.benchmarks.benchmark import Benchmark
-from calibration.benchmarks.invert import Figure, Solution, correlations, with_pool
+from calibration.benchmarks.invert import Figure, Solution, correlations, states_pool, with_pool
 from calibration.benchmarks.play import has_verified_dialect, play
 from calibration.estimate import OVERHEAD, bind
 from calibration.fit import rounded
 from calibration.geometry import Geometry
 from calibration.roofline import Device
 from simulator.engine_args import EngineConfig
+from simulator.evidence import indicative
 from simulator.plan import Plan
 from simulator.profile import (
     Bytes,
@@ -36,7 +37,6 @@ from simulator.step_time import FORMULAS, StepTime
 from simulator.step_time.formula import Work
 
 _OTHER_BYTES = 2 * 1024**3
-_UTILIZATION = 0.92  # vLLM's default of gpu_memory_utilization
 _OTHER_SOURCE = "assumption: 2 GiB for activations, communication buffers and memory outside torch"
 
 
@@ -49,21 +49,23 @@ class Subject:
     geometry: Geometry
     device: Device
     rows: tuple[Rows, ...]
+    utilization: float = 0.92  # gpu_memory_utilization of the tests; vLLM's default
 
     def memory(self, num_kv_tokens: float | None = None) -> Memory:
         """Memory of one device by its data sheet and the model's shape; ``num_kv_tokens``: what is left for KV."""
         rank = self.geometry.rank(self.identity.tensor_parallel_size)
+        device = Bytes(value=self.device.memory_bytes, origin="prior", source=self.device.memory_source)
         other = Bytes(value=_OTHER_BYTES, origin="prior", source=_OTHER_SOURCE)
         if num_kv_tokens is not None:
             kv_bytes = int(num_kv_tokens * rank.kv_bytes_per_token)
-            rest = int(self.device.memory_bytes * _UTILIZATION) - rank.weight_bytes - kv_bytes
-            words = f"what a pool of {num_kv_tokens:.3g} tokens leaves, as the load tests bear on it"
-            other = Bytes(value=max(0, rest), origin="prior", source=words)
-        return Memory(
-            device=Bytes(value=self.device.memory_bytes, origin="prior", source=self.device.memory_source),
-            weights=Bytes(value=rank.weight_bytes, origin="prior", source=f"geometry: {self.geometry.source}"),
-            other=other,
-        )
+            rest = int(device.value * self.utilization) - rank.weight_bytes - kv_bytes
+            words = f"a pool of {num_kv_tokens:.3g} tokens, as the load tests state or bear on it"
+            other = Bytes(value=max(0, rest), origin="prior", source=f"what is left beside {words}")
+            if rest < 0:  # more than the data sheet's memory holds: a byte more, so that no block is lost
+                total = int((kv_bytes + rank.weight_bytes + 1) / self.utilization) + 1
+                device = Bytes(value=total, origin="prior", source=f"so much that there is {words}")
+        weights = Bytes(value=rank.weight_bytes, origin="prior", source=f"geometry: {self.geometry.source}")
+        return Memory(device=device, weights=weights, other=other)
 
 
 def draft(subject: Subject, belief: Belief) -> Profile:
@@ -98,11 +100,21 @@ def assemble(
     groups = {benchmark.group for benchmark in benchmarks}
     held_out = HoldOut(rule="each group of tests with the same load predicted from the others", cases=())
     values = belief.values(solution.logarithms)
-    pool = values.get(POOL)
+    pool = values.get(POOL) or _stated_pool(benchmarks, configs)
     engines = [with_pool(benchmark, config, pool) for benchmark, config in zip(benchmarks, configs, strict=True)]
     reach = measured_range(benchmarks, engines, bind(FORMULA, values))
     errors = _errors(solution, benchmarks)
     return _profile(subject, coefficients, errors, reach, held_out if len(groups) > 1 else None, pool)
+
+
+def _stated_pool(benchmarks: Sequence[Benchmark], configs: Sequence[EngineConfig]) -> float | None:
+    """Tokens of the pool that the results state, where they agree."""
+    stated = {
+        float((config.num_gpu_blocks - 1) * config.block_size)
+        for benchmark, config in zip(benchmarks, configs, strict=True)
+        if states_pool(benchmark)
+    }
+    return stated.pop() if len(stated) == 1 else None
 
 
 def measured_range(
@@ -233,14 +245,31 @@ def _residual(figure: Figure, benchmark: Benchmark, predicted_s: float) -> Resid
 def _place(figure: Figure, benchmark: Benchmark) -> Point | None:
     """Where a latency lies in a figure of latency by context and batch; batches are known where a limit is."""
     batch = benchmark.max_concurrency
-    if figure.is_rate or batch is None or benchmark.prefix_share:
+    if batch is None:
         return None
-    if figure.field.startswith("ttft"):
-        return Point(context=round(benchmark.inputs.mean), cached=0, batch=float(batch))
-    return Point(context=round(benchmark.inputs.mean + benchmark.outputs.mean / 2), cached=0, batch=float(batch))
+    context, cached = round(benchmark.inputs.mean), round(benchmark.prefix_share * benchmark.inputs.mean)
+    if not figure.is_rate and not figure.field.startswith("ttft"):
+        context += round(benchmark.outputs.mean / 2)
+    return Point(context=context, cached=cached, batch=float(batch))
 
 
-def lines(profile: Profile, belief: Belief, solution: Solution, benchmarks: Sequence[Benchmark]) -> Iterator[str]:
+_BAD_MISFIT = 10.0
+_ASSUMED = ("block_size", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching", "async_scheduling")
+
+
+def _engine_words(config: EngineConfig, benchmark: Benchmark) -> str:
+    """The engine's arguments that the result does not state."""
+    taken = [f"{name}={getattr(config, name)}" for name in _ASSUMED if name not in benchmark.engine]
+    return f"  vLLM's defaults: {', '.join(taken)}" if taken else "  the engine is as stated"
+
+
+def lines(
+    profile: Profile,
+    belief: Belief,
+    solution: Solution,
+    benchmarks: Sequence[Benchmark],
+    configs: Sequence[EngineConfig],
+) -> Iterator[str]:
     """What the results determine, what they do not, and how far predictions are off."""
     yield (
         f"{profile.name}: {len(benchmarks)} load tests, {len(solution.figures)} figures, "
@@ -250,11 +279,20 @@ def lines(profile: Profile, belief: Belief, solution: Solution, benchmarks: Sequ
     version = profile.identity.vllm
     if not has_verified_dialect(version):
         yield f"  vLLM {version}: decisions of this release are not verified; the nearest verified one was simulated"
+    if not solution.converged:
+        yield "  the search did not converge: another start may end elsewhere"
+    if solution.misfit > _BAD_MISFIT:
+        yield "  no such engine fits these results: look at the figures furthest off, and at units and arguments"
+    if (reason := indicative(profile)) is not None:
+        yield f"  indicative: {reason}"
     yield from dict.fromkeys(f"  assumed: {words}" for benchmark in benchmarks for words in benchmark.assumed)
+    yield from dict.fromkeys(map(_engine_words, configs, benchmarks))
     named = {**profile.coefficients, OVERHEAD: profile.overhead.constant_s}
+    stuck = {name for name, limited in zip(belief.names, solution.at_limit, strict=True) if limited}
     for name, coefficient in named.items():
         error = "" if coefficient.standard_error is None else f" +- {coefficient.standard_error:.2g}"
-        yield f"  {name:22} {coefficient.value:.4g}{error} {coefficient.unit} ({coefficient.origin})"
+        limit = ", at the limit of the search" if name in stuck else ""
+        yield f"  {name:22} {coefficient.value:.4g}{error} {coefficient.unit} ({coefficient.origin}{limit})"
     if POOL in belief.names:
         number = belief.names.index(POOL)
         told = "told by the results" if solution.determined[number] else "hardly told by the results"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean
@@ -29,11 +30,6 @@ class Lengths:
     def are_equal(self) -> bool:
         """Whether all are known to be alike. Means alone do not tell, and count as alike."""
         return len(set(self.each)) <= 1 and not self.deviation
-
-    @property
-    def words(self) -> str:
-        """The mean, and ``~`` before it where lengths differ."""
-        return f"{'' if self.are_equal else '~'}{self.mean:.6g}"
 
 
 @dataclass(frozen=True)
@@ -112,14 +108,36 @@ class Benchmark:
     num_engines: int = 1
 
 
+# Lengths within one cell of a geometric grid count as alike: twelve cells an octave, 6 % each. They begin where few
+# tests ask for lengths: 100, 128, 200, 500, 1000, 1024, 1500, 3500, their halves and doubles stand 0.7 % inside.
+_CELLS_AN_OCTAVE, _CELLS_BEGIN = 12, 0.15
+_COUNTED_OUT = 16  # tokens: below, whole numbers are further apart than the cells
+
+
+def about(num_tokens: float) -> str:
+    """A number of tokens to about 6 %: the middle of its cell, the same for all in it.
+
+    Means of one test's repeats differ by fractions, and tell no two tests apart.
+    """
+    if num_tokens < _COUNTED_OUT:
+        return f"{num_tokens:.0f}"
+    cell = math.floor(_CELLS_AN_OCTAVE * math.log2(num_tokens) - _CELLS_BEGIN)
+    middle = 2 ** ((cell + _CELLS_BEGIN + 0.5) / _CELLS_AN_OCTAVE)
+    return f"{float(f'{middle:.3g}'):.0f}"
+
+
 def load_words(
     inputs: Lengths, outputs: Lengths, max_concurrency: int | None, requests_per_s: float | None, prefix_share: float
 ) -> str:
-    """What was asked of the engine, in words: the group of a benchmark, the same whichever tool tested."""
-    words = [f"{inputs.words}+{outputs.words} tokens"]
+    """What was asked of the engine, in words: the group of a benchmark, the same whichever tool tested.
+
+    Nor does it matter whether lengths were listed, drawn or given by their mean: that is how much a tool tells. The
+    shared part of prompts stands as the tokens that are not shared, which the engine has to compute.
+    """
+    words = [f"about {about(inputs.mean)}+{about(outputs.mean)} tokens"]
     words.append("no limit" if max_concurrency is None else f"concurrency {max_concurrency}")
     if requests_per_s is not None:
-        words.append(f"{requests_per_s:g}/s")
+        words.append(f"{float(f'{requests_per_s:.2g}'):g}/s")
     if prefix_share:
-        words.append(f"{prefix_share:.0%} shared")
+        words.append(f"about {about(inputs.mean * (1 - prefix_share))} of each prompt not shared")
     return ", ".join(words)

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from simulator.errors import InputError
+
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -37,6 +39,10 @@ def from_benchmarks_command(results: tuple[Path, ...], output: Path, **options: 
     from calibration.benchmarks.learn import Options, learn
     from calibration.output import write
 
+    if output.resolve() in {path.resolve() for path in results}:
+        raise InputError(f"--output {output}: one of the results, expected another file")
+    if not output.parent.is_dir():
+        raise InputError(f"--output {output}: no such folder {str(output.parent)!r}")
     profile, text = learn(output.stem, results, Options(**options))
-    write(output, profile.model_dump_json(indent=2) + "\n", "profile")
     click.echo(text)
+    write(output, profile.model_dump_json(indent=2) + "\n", "profile")

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from calibration.benchmarks.benchmark import Benchmark
+from calibration.benchmarks.one_engine import one_engine
 from simulator.errors import InputError
+
+__all__ = ["doubts", "one_engine"]
 
 _CONTRADICTS, _DOUBTFUL = 0.10, 0.03  # relative, beyond what rounding explains
 _BUSY = 0.7  # of a limit that requests queue for: less under way is odd
 _IDLE = 0.1  # and this little is impossible
-_FULL_WAVES = 2  # rounds of requests, below which the start and the end of a test weigh too much to tell
-# What engines of any kind do: a step takes at least a tenth of a millisecond, and an answer within a millisecond of the
-# request never crossed a network and a model.
+_IDLE_AT_ONCE = 0.05  # or this little where the start and the end of a test weigh too much to tell more
+_FULL_WAVES = 2  # rounds of requests, below which they do
+# What engines of any kind do: a token takes at least a millisecond in the mean, although some come together, and an
+# answer within a millisecond of the request never crossed a network and a model.
 _STEP_S = (1e-4, 10.0)
+_LEAST_TPOT_S = 1e-3
 _LEAST_TTFT_S = 1e-3
 _TTFT_OF_TPOT = (0.01, 0.2)  # a first token takes a step, too: far less contradicts, less is odd
 _FASTEST_PREFILL = 1e6  # tokens a second
@@ -79,8 +84,12 @@ def _failed(benchmark: Benchmark) -> Iterator[str]:
 def _units(benchmark: Benchmark) -> Iterator[str]:
     measured = benchmark.measured
     for name, value in measured.stated.items():
-        if name.startswith(("tpot", "itl")) and not _STEP_S[0] <= value <= _STEP_S[1]:
-            raise _refuse(benchmark, _odd_unit(name, value, "0.1 ms to 10 s between tokens", value < _STEP_S[0]))
+        # Where the mean is known it tells the unit: few tokens may come faster.
+        is_mean = name == "tpot_mean_s" or (name.startswith("tpot") and measured.tpot_mean_s is None)
+        least = _LEAST_TPOT_S if is_mean else _STEP_S[0]
+        if name.startswith(("tpot", "itl")) and not least <= value <= _STEP_S[1]:
+            expected = f"{_time(least)} to 10 s between tokens"
+            raise _refuse(benchmark, _odd_unit(name, value, expected, too_small=value < least))
         if name.startswith(("ttft", "e2e")) and value < _LEAST_TTFT_S:
             raise _refuse(benchmark, _odd_unit(name, value, "at least 1 ms", too_small=True))
     ttft_s = measured.ttft_mean_s or measured.ttft_p50_s
@@ -89,7 +98,7 @@ def _units(benchmark: Benchmark) -> Iterator[str]:
         ratio = ttft_s / tpot_s
         words = f"a first token takes {_time(ttft_s)} and each further one {_time(tpot_s)}"
         if ratio < _TTFT_OF_TPOT[0]:
-            raise _refuse(benchmark, f"{words}, expected at least about one step before the first: seconds given as "
+            raise _refuse(benchmark, f"{words}, expected at least about one step before the first: seconds for "
                           f"milliseconds, or the reverse?")  # fmt: skip
         if ratio < _TTFT_OF_TPOT[1]:
             yield f"{words}: is one of them in another unit?"
@@ -102,7 +111,7 @@ def _units(benchmark: Benchmark) -> Iterator[str]:
 
 
 def _odd_unit(name: str, value: float, expected: str, too_small: bool) -> str:
-    slip = "seconds given as milliseconds" if too_small else "milliseconds given as seconds"
+    slip = "seconds for milliseconds" if too_small else "milliseconds for seconds"
     return f"{name.removesuffix('_s')} is {_time(value)}, expected {expected}: {slip}?"
 
 
@@ -160,8 +169,7 @@ def _total_tokens_a_second(benchmark: Benchmark) -> Iterator[str]:
 
 def _duration(benchmark: Benchmark) -> Iterator[str]:
     requests, seconds = _figure(benchmark, "requests_per_s"), benchmark.duration_s
-    stated = not benchmark.columns or benchmark.columns.get("num_prompts")  # else it was assumed
-    if requests and seconds and stated:
+    if requests and seconds and _states_number(benchmark):
         yield from _compare(
             benchmark,
             _times(requests, seconds),
@@ -212,12 +220,14 @@ def _littles_law(benchmark: Benchmark) -> Iterator[str]:
         if is_certain:
             raise _refuse(benchmark, f"{found}, expected {expected}")
         yield f"{found}, expected {expected}; but answers differ in length, and the mean of their TPOTs misleads"
-    full = benchmark.requests_per_s is None and benchmark.num_prompts >= _FULL_WAVES * limit
-    if full and benchmark.measured.ttft_mean_s:
+    # All at once, or one for each that ends; and the wait for a place must be known.
+    if benchmark.requests_per_s is None and (benchmark.measured.ttft_mean_s or benchmark.measured.e2e_mean_s):
         most = (requests.value + requests.rounding) * total_s
-        if most < limit * _IDLE:
-            raise _refuse(benchmark, f"{found}, expected about {limit}, the limit (Little's law): is a unit wrong?")
-        if most < limit * _BUSY:
+        full = benchmark.num_prompts >= _FULL_WAVES * limit
+        if most < limit * (_IDLE if full else _IDLE_AT_ONCE):
+            expected = f"about {limit}, as many as were sent at once (Little's law)"
+            raise _refuse(benchmark, f"{found}, expected {expected}: seconds for milliseconds?")
+        if full and benchmark.measured.ttft_mean_s and most < limit * _BUSY:
             yield f"{found}, where {limit} were allowed: the client kept fewer going"
 
 
@@ -238,11 +248,20 @@ def _time_of_one(benchmark: Benchmark) -> tuple[float | None, str, bool]:
 
 
 def _answered(benchmark: Benchmark) -> _Figure | None:
-    """Requests a second, from output tokens where they are not stated."""
+    """Requests a second, from tokens a second or the duration where they are not stated."""
     requests, tokens = _figure(benchmark, "requests_per_s"), _figure(benchmark, "output_tokens_per_s")
     if tokens and (requests is None or tokens.rounding / tokens.value < requests.rounding / requests.value):
         return _times(tokens, 1 / benchmark.outputs.mean)
+    if requests is None and (total := _figure(benchmark, "total_tokens_per_s")):
+        return _times(total, 1 / (benchmark.inputs.mean + benchmark.outputs.mean))
+    if requests is None and benchmark.duration_s and _states_number(benchmark):
+        return _Figure(benchmark.num_prompts / benchmark.duration_s, 0.0)
     return requests
+
+
+def _states_number(benchmark: Benchmark) -> bool:
+    """Whether the number of requests is the result's own, not the reader's assumption."""
+    return not benchmark.columns or bool(benchmark.columns.get("num_prompts"))
 
 
 def _are_fixed(benchmark: Benchmark) -> bool:

@@ -41,14 +41,19 @@ _RATES = {
     "requests_per_s": ("requests/s", 0.03),
     "total_tokens_per_s": ("total tokens/s", 0.03),
 }
+_KEPT_UP = 0.95
 _HUBER = 2.0
 # Of a logarithm, for slopes: well above what one reordered request, or one block, changes.
-_STEP, _POOL_STEP = 0.02, 0.10
+# A smaller pool is tried, since one that is never full has no slope towards a larger one.
+_STEP, _POOL_STEP = 0.02, -0.10
 _FARTHEST = 4.0  # deviations from the belief: beyond, a first step too long would only simulate nonsense
-_MOST_EVALUATIONS = 12
+_AT_LIMIT = 3.9
+_MOST_EVALUATIONS = 25
 _TOLERANCE = 2e-3
-_NUM_CHORDS = 2
 _NUM_POOL_SEARCHES = 2
+# Groups are left out one by one up to so many, else dealt to so many folds; searches go on from the whole fit's end.
+_MOST_GROUPS, _NUM_FOLDS = 10, 5
+_REFIT_EVALUATIONS = 5
 
 @dataclass(frozen=True)
 class Figure:
@@ -80,7 +85,11 @@ def figures(benchmarks: Sequence[Benchmark]) -> tuple[Figure, ...]:
 
 def _of(number: int, benchmark: Benchmark) -> list[Figure]:
     stated = benchmark.measured.stated
-    rates = [field for field in _RATES if field in stated][:1]
+    if benchmark.outputs.mean <= 1 and (paces := [field for field in stated if field.startswith("tpot")]):
+        raise InputError(f"{benchmark.file}: {paces[0]} of answers with one token, expected answers of two or more")
+    # Where the engine keeps up with the rate at which requests are sent, its throughput says nothing more.
+    kept_up = benchmark.requests_per_s is not None and _served(benchmark) >= _KEPT_UP * benchmark.requests_per_s
+    rates = [] if kept_up else [field for field in _RATES if field in stated][:1]
     found = []
     for field in [*(field for field in _LATENCIES if field in stated), *rates]:
         name, tolerance = (_LATENCIES | _RATES)[field]
@@ -93,19 +102,30 @@ def _of(number: int, benchmark: Benchmark) -> list[Figure]:
     return found
 
 
+def _served(benchmark: Benchmark) -> float:
+    """Requests a second, as the result states it or as its tokens tell."""
+    measured = benchmark.measured
+    if measured.requests_per_s is not None:
+        return measured.requests_per_s
+    tokens = benchmark.outputs.mean
+    return 0.0 if measured.output_tokens_per_s is None or not tokens else measured.output_tokens_per_s / tokens
+
+
 @dataclass(frozen=True)
 class Solution:
     """Logarithms of the belief's ``names``, their covariance given the results, and figures in and out of sample.
 
     ``predicted_s`` and ``held_out_s`` are parallel to ``figures``; held out is NaN where no other group is left.
-    ``determined``: the results halve at least what the belief left open. ``misfit`` is the root mean square of the
-    figures' errors over their tolerances.
+    ``determined``: the results halve at least what the belief left open, and the search did not end ``at_limit``.
+    ``misfit`` is the root mean square of the figures' errors over their tolerances.
     """
 
     figures: tuple[Figure, ...]
     logarithms: Array
     covariance: Array
     determined: tuple[bool, ...]
+    at_limit: tuple[bool, ...]
+    converged: bool
     predicted_s: Array
     held_out_s: Array
     misfit: float
@@ -155,10 +175,13 @@ class Inversion:
         self._whitened = np.linalg.inv(np.linalg.cholesky(belief.covariance))
         self._is_pool = np.array([name == POOL for name in belief.names])
         self._seen: dict[bytes, Array] = {}
+        self._converged = True
         self.num_evaluations = 0
 
-    def solve(self) -> Solution:
-        """The most probable coefficients. Raises InputError where no row states a figure."""
+    def solve(self, *, hold_out: bool = True) -> Solution:
+        """The most probable coefficients; each group held out in turn as well, unless that is not wanted. Raises
+        InputError where no row states a figure.
+        """
         if not self.figures:
             raise InputError("no row states a latency or a throughput: nothing to fit")
         solution = self._search(self.belief.mean, self._is_pool)
@@ -173,13 +196,16 @@ class Inversion:
         weights = np.concatenate([_huber_weights(errors) / max(1.0, misfit**2), np.ones(len(self.belief.names))])
         covariance: Array = np.linalg.inv(slopes.T @ (slopes * weights[:, None]))
         remaining = np.sqrt(np.diag(covariance)) / self.belief.deviation
+        at_limit = np.abs(solution - self.belief.mean) > _AT_LIMIT * self.belief.deviation
         return Solution(
             figures=self.figures,
             logarithms=solution,
             covariance=covariance,
-            determined=tuple((remaining < 0.5).tolist()),
+            determined=tuple(((remaining < 0.5) & ~at_limit).tolist()),
+            at_limit=tuple(at_limit.tolist()),
+            converged=self._converged,
             predicted_s=np.exp(self._predicted([solution])[0]),
-            held_out_s=np.exp(self._held_out(solution, slopes, weights)),
+            held_out_s=self._held_out(solution) if hold_out else np.full(len(self.figures), np.nan),
             misfit=misfit,
             num_evaluations=self.num_evaluations,
         )
@@ -196,7 +222,7 @@ class Inversion:
         sizes = np.abs(self._residuals(logarithms))
         return float(np.sum(np.where(sizes <= _HUBER, sizes**2, _HUBER * (2 * sizes - _HUBER))))
 
-    def _search(self, start: Array, held: Array | None = None) -> Array:
+    def _search(self, start: Array, held: Array | None = None, evaluations: int = _MOST_EVALUATIONS) -> Array:
         """A local search; what is ``held`` stays where it is, at the belief."""
 
         def jacobian(logarithms: Array) -> Array:
@@ -207,8 +233,9 @@ class Inversion:
         found = least_squares(
             self._residuals, start, jacobian, loss="huber", f_scale=_HUBER,
             bounds=(self.belief.mean - farthest, self.belief.mean + farthest),
-            x_scale=self.belief.deviation, xtol=_TOLERANCE, ftol=_TOLERANCE, gtol=1e-3, max_nfev=_MOST_EVALUATIONS,
+            x_scale=self.belief.deviation, xtol=_TOLERANCE, ftol=_TOLERANCE, gtol=1e-3, max_nfev=evaluations,
         )  # fmt: skip
+        self._converged = found.status > 0
         solution: Array = found.x
         return solution
 
@@ -248,38 +275,25 @@ class Inversion:
 
     # --- held out --------------------------------------------------------------------------------------------------
 
-    def _held_out(self, solution: Array, slopes: Array, weights: Array) -> Array:
-        """Logarithms of each figure predicted from the other groups' results alone.
+    def _held_out(self, solution: Array) -> Array:
+        """Each figure in seconds, predicted by a fit to the other groups; NaN where there is only one."""
+        groups = list(dict.fromkeys(benchmark.group for benchmark in self.benchmarks))
+        predicted = np.full(len(self.figures), np.nan)
+        num_folds = len(groups) if len(groups) <= _MOST_GROUPS else _NUM_FOLDS
+        for fold in range(num_folds if len(groups) > 1 else 0):
+            left_out = set(groups[fold::num_folds])
+            point = self._without(left_out)._search(solution, evaluations=_REFIT_EVALUATIONS)
+            numbers = [number for number, one in enumerate(self.benchmarks) if one.group in left_out]
+            played = dict(zip(numbers, self._played([(number, point) for number in numbers]), strict=True))
+            for place, figure in enumerate(self.figures):
+                if figure.benchmark in played:
+                    predicted[place] = figure.of(played[figure.benchmark])
+        return predicted
 
-        A group is left out by a few chord steps from the solution: the slopes stay, the simulations are new.
-        """
-        groups = [self.benchmarks[figure.benchmark].group for figure in self.figures]
-        names = sorted(set(groups))
-        held_out = np.full(len(groups), np.nan)
-        if len(names) < 2:
-            return held_out
-        in_group = {name: np.array([group == name for group in groups]) for name in names}
-        points = dict.fromkeys(names, solution)
-        for _ in range(_NUM_CHORDS):
-            predicted = self._predicted(list(points.values()))
-            points = {
-                name: self._chord(point, there, slopes, weights, in_group[name])
-                for (name, point), there in zip(points.items(), predicted, strict=True)
-            }
-        tests = [
-            (number, points[name])
-            for name in names
-            for number, benchmark in enumerate(self.benchmarks)
-            if benchmark.group == name
-        ]
-        played = dict(zip([number for number, _ in tests], self._played(tests), strict=True))
-        return np.log([figure.of(played[figure.benchmark]) for figure in self.figures])
-
-    def _chord(self, point: Array, predicted: Array, slopes: Array, weights: Array, left_out: Array) -> Array:
-        kept = weights * np.concatenate([np.logical_not(left_out), np.ones(len(point))])
-        curvature = slopes.T @ (slopes * kept[:, None])
-        moved: Array = point - np.linalg.solve(curvature, slopes.T @ (kept * self._whole(point, predicted)))
-        return moved
+    def _without(self, groups: set[str]) -> Inversion:
+        kept = [number for number, benchmark in enumerate(self.benchmarks) if benchmark.group not in groups]
+        benchmarks, configs = [self.benchmarks[number] for number in kept], [self.configs[number] for number in kept]
+        return Inversion(benchmarks, configs, self.belief, self._jobs)
 
 
 def _huber_weights(errors: Array) -> Array:

@@ -14,6 +14,7 @@ from calibration.benchmarks.benchmark import Benchmark, Lengths, Measured
 from simulator.cluster import Cluster
 from simulator.dialect import DIALECTS, VLLM_0_23, VLLM_0_32
 from simulator.engine_args import EngineArgs, EngineConfig, resolve
+from simulator.errors import InputError
 from simulator.metrics import Metrics
 from simulator.profile import Profile
 from simulator.request import Request
@@ -21,6 +22,7 @@ from simulator.routing import make_router, parse_routing
 from simulator.step_time import StepTime
 from simulator.streams import stream
 
+_MOST_PROMPTS = 1_000_000
 _NEVER_SHORT = 16  # tokens that a model's longest text has beyond the longest request of a test
 
 
@@ -30,9 +32,17 @@ def engine_of(benchmark: Benchmark, profile: Profile) -> EngineConfig:
     Raises InputError where vLLM would not start so.
     """
     stated: dict[str, Any] = {"dialect": dialect_of(profile.identity.vllm), **benchmark.engine}
+    if benchmark.num_prompts > _MOST_PROMPTS:
+        raise InputError(f"num_prompts: got {benchmark.num_prompts}, expected at most {_MOST_PROMPTS:,}")
     longest = max(map(sum, zip(_lengths(benchmark, "in"), _lengths(benchmark, "out"), strict=True)))
     stated.setdefault("max_model_len", int(longest) + _NEVER_SHORT)
-    return resolve(EngineArgs.model_validate(stated), profile)
+    config = resolve(EngineArgs.model_validate(stated), profile)
+    is_drawn = benchmark.inputs.deviation or benchmark.outputs.deviation  # drawn lengths are cut to what is served
+    if longest > config.max_model_len and not is_drawn:
+        raise InputError(
+            f"max_model_len: got {config.max_model_len}, expected at least {longest}, the longest request of the test"
+        )
+    return config
 
 
 def dialect_of(version: str) -> str:
@@ -51,7 +61,7 @@ def play(benchmark: Benchmark, config: EngineConfig, step_time: StepTime) -> Mea
     router = make_router(parse_routing("round_robin"), 1, random.Random(0))  # noqa: S311 (one instance: no draw)
     metrics = Metrics(1)
     cluster = Cluster(config, step_time, router, 1, metrics)
-    cluster.run(_requests(benchmark), benchmark.max_concurrency)
+    cluster.run(_requests(benchmark, config.max_model_len), benchmark.max_concurrency)
     return _figures(metrics)
 
 
@@ -81,12 +91,16 @@ def _latencies(name: str, values: Any) -> dict[str, float]:
     return dict(zip(names, (float(values.mean()), *map(float, points)), strict=True))
 
 
-def _requests(benchmark: Benchmark) -> Iterator[Request]:
-    """The requests in the order of sending. A shared prefix is cut from each prompt's own length."""
+def _requests(benchmark: Benchmark, longest: int) -> Iterator[Request]:
+    """The requests in the order of sending, none longer than ``longest``. A shared prefix is cut from each prompt's own
+    length.
+    """
     inputs, outputs = _lengths(benchmark, "in"), _lengths(benchmark, "out")
     for number, (arrival_s, num_inputs, num_outputs) in enumerate(
         zip(_arrivals_s(benchmark), inputs, outputs, strict=True)
     ):
+        num_outputs = min(num_outputs, longest - 1)
+        num_inputs = min(num_inputs, longest - num_outputs)
         shared = int(benchmark.prefix_share * num_inputs)
         prompt = ((number % benchmark.num_prefixes, 0, shared), (None, 0, num_inputs - shared))
         yield Request(
@@ -102,8 +116,10 @@ def _requests(benchmark: Benchmark) -> Iterator[Request]:
 def _arrivals_s(benchmark: Benchmark) -> list[float]:
     if benchmark.requests_per_s is None:
         return [0.0] * benchmark.num_prompts
-    gaps = stream(0, benchmark.name, "arrivals").exponential(1 / benchmark.requests_per_s, benchmark.num_prompts)
-    return [float(time_s) for time_s in np.cumsum(gaps)]
+    gaps = stream(0, benchmark.group, "arrivals").exponential(1 / benchmark.requests_per_s, benchmark.num_prompts)
+    # As vllm bench serve does: stretched so that all are sent in the time that the rate says.
+    times_s = np.cumsum(gaps) * (benchmark.num_prompts / benchmark.requests_per_s / gaps.sum())
+    return [float(time_s) for time_s in times_s]
 
 
 def _lengths(benchmark: Benchmark, which: str) -> list[int]:
@@ -113,7 +129,7 @@ def _lengths(benchmark: Benchmark, which: str) -> list[int]:
     if lengths.each:
         return [lengths.each[index % len(lengths.each)] for index in range(number)]
     if lengths.deviation:
-        return _drawn(lengths, number, benchmark.name, which)
+        return _drawn(lengths, number, benchmark.group, which)
     # Whole numbers with the stated mean: running sums of it, rounded.
     sums = [round(lengths.mean * index) for index in range(number + 1)]
     return [max(1, after - before) for before, after in pairwise(sums)]

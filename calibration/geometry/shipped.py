@@ -35,6 +35,13 @@ class Shipped(Strict):
             yield name.rpartition("/")[2], word
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{path}: cannot be read as a JSON text") from None
+
+
 def load_geometry(
     model: str, path: Path | None = None, dtype: str = "bfloat16", kv_cache_dtype: str = "auto"
 ) -> Geometry:
@@ -45,7 +52,7 @@ def load_geometry(
     before another word (an engine reports ``bfloat16`` for a quantised model too).
     """
     if path is not None:
-        content = path.read_text(encoding="utf-8")
+        content = _text(path)
         of_model = '"model_type"' in content
         return from_config(content, model, dtype, path.name, kv_cache_dtype) if of_model else _parse(content, path.name)
     written = importlib.resources.files("calibration") / "models" / model / "config.json"

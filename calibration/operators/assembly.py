@@ -10,12 +10,12 @@ from calibration.estimate import Fitted
 from calibration.fit import Fit, rounded
 from calibration.geometry import load_geometry
 from calibration.observations import Observation, measured_range
+from calibration.operators.claims import check_folders, check_tables
 from calibration.operators.fitting import FORMULA, fit_tables, observe
-from calibration.operators.host import host_prior
+from calibration.operators.host import given_host, host_prior
 from calibration.operators.layouts import open_tables
 from calibration.operators.origin import Origin, StepTables
 from calibration.roofline import Prior, rank_roofline
-from simulator.errors import InputError
 from simulator.profile import (
     Bytes,
     Coefficient,
@@ -28,10 +28,10 @@ from simulator.profile import (
     Rows,
 )
 from simulator.step_time import FORMULAS
-from simulator.units import duration_s
 
 _OTHER_BYTES = 3 * 1024**3
 _OTHER_SOURCE = "assumption: 3 GiB for activations, captured graphs, communication buffers and memory outside torch"
+_NO_REQUEST = "no host time for a request is assumed, and the operators show none beside that for its tokens"
 _BLOCK_SIZE = 16  # vLLM's on CUDA
 
 
@@ -49,7 +49,9 @@ class Options:
 
 
 def from_tables(name: str, folders: tuple[Path, ...], options: Options) -> Profile:
-    """The profile that these tables give. Raises InputError for bad options, and for tables that lack something."""
+    """The profile that these tables give. Raises InputError for bad options, and for tables that lack something or
+    say that they are of something else.
+    """
     device = load_device(options.device)
     geometry = load_geometry(options.model, options.geometry)
     rank = geometry.rank(
@@ -57,17 +59,11 @@ def from_tables(name: str, folders: tuple[Path, ...], options: Options) -> Profi
         expert_parallel=options.data_parallel_size > 1,
         data_parallel_size=options.data_parallel_size,
     )
+    host = None if options.host_step is None else given_host(options.host_step)
+    check_folders(folders, options.model, rank, device)
     tables = open_tables(options.layout, folders, rank, device)
-    return build(Subject(name, options.model, tables, device, _host(options.host_step)))
-
-
-def _host(text: str | None) -> Prior | None:
-    if text is None:
-        return None
-    try:
-        return Prior(duration_s(text), f"as given: {text}")
-    except InputError as error:
-        raise InputError(f"--host-step: {error}") from None
+    check_tables(tables.origin.tables, device)
+    return build(Subject(name, options.model, tables, device, host))
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def build(subject: Subject) -> Profile:
         for name, prior in rank_roofline(subject.tables.rank, subject.device).items()
         if name in FORMULAS[FORMULA].coefficients
     }
-    observations = observe(subject.tables, subject.step_host.value)
+    observations = observe(subject.tables)
     fit = fit_tables(observations, priors)
     return _profile(subject, fit, observations, priors)
 
@@ -131,9 +127,16 @@ def _profile(subject: Subject, fit: Fit, observations: list[Observation], priors
 def _coefficient(
     name: str, unit: str, fitted: Fitted, source: str, subject: Subject, priors: dict[str, Prior]
 ) -> Coefficient:
-    value, host = rounded(fitted.value), subject.step_host
+    value = rounded(fitted.value)
     if name == "host_step_s":
-        source += f"; with weights_s it holds {host.value * 1e3:g} ms beyond the operators ({host.source})"
+        host = subject.step_host
+        return Coefficient(
+            value=rounded(host.value), standard_error=None, unit=unit, origin="convention", source=host.source
+        )
+    if name == "host_request_s":
+        if not value:
+            return Coefficient(value=0.0, standard_error=None, unit=unit, origin="convention", source=_NO_REQUEST)
+        source += "; what operators take for a request beside its tokens, no host time"
     if fitted.upper is not None:
         source += "; at its lower end: below 'upper' with 95 % confidence"
         return Coefficient(
@@ -168,7 +171,7 @@ def _description(subject: Subject) -> str:
     words = (
         f"formula {FORMULA} fitted to operator tables ({_of(origin)}; licence: {origin.license}), geometry of "
         f"{rank.geometry.model}{f', one of {num_ranks} ranks' if num_ranks > 1 else ''}. Not in the tables: "
-        f"{origin.left_out}"
+        f"{origin.left_out}. Host time, host_step_s, is a convention beside the fit: errors are those of operator times"
     )
     if rank.data_parallel_size == 1:
         return words

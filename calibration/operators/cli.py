@@ -32,7 +32,7 @@ def operators_command(tables: tuple[Path, ...], output: Path, **options: Any) ->
     """Build a profile from TABLES of operator times: folders, of which the first that has a table counts.
 
     Operators are added up to the time of many engine steps, and the formula is fitted to these. Host work is in no
-    table and is added; communication comes from a table of collectives in one of the folders.
+    table: --host-step stands beside the fit. Communication comes from a table of collectives in one of the folders.
     """
     from calibration.operators.assembly import Options, from_tables
     from calibration.operators.summary import lines

@@ -1,4 +1,9 @@
-"""Steps with the times that tables give them -> the coefficients of ``roofline_max``."""
+"""Steps with the times that tables give them -> the coefficients of ``roofline_max``.
+
+Tables hold no host time, so the fit has none either: ``host_step_s`` is 0 in it, and what every step's operators take
+at least is in ``weights_s``. ``host_request_s`` is what operators take for a request beside its tokens (output head and
+sampler), by which batches of many short requests differ from chunks.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,9 @@ FORMULA = "roofline_max"
 _CORNERS = (1.5, 2.0, 3.0, 4.0)
 
 
-def observe(tables: StepTables, host_s: float) -> list[Observation]:
-    """One observation a step of the grid: its operators, and ``host_s`` beside them."""
-    return [_observed(step, tables.step_s(step) + host_s) for step in steps(tables)]
+def observe(tables: StepTables) -> list[Observation]:
+    """One observation a step of the grid: its operators' time."""
+    return [_observed(step, tables.step_s(step)) for step in steps(tables)]
 
 
 def fit_tables(observations: Sequence[Observation], shape: Mapping[str, Prior]) -> Fit:
@@ -28,10 +33,12 @@ def fit_tables(observations: Sequence[Observation], shape: Mapping[str, Prior]) 
 
     Raises InputError where the tables reach too few steps to determine a coefficient.
     """
-    corners = [{**shape, "corner": Prior(corner, _CORNER_SOURCE)} for corner in _CORNERS]
+    fixed = {**shape, "host_step_s": _NO_HOST}  # what starts at 0 moves no time, so it stays there
+    corners = [{**fixed, "corner": Prior(corner, _CORNER_SOURCE)} for corner in _CORNERS]
     return fit(observations, FORMULA, min(corners, key=lambda priors: _mean_error(observations, priors)))
 
 
+_NO_HOST = Prior(0.0, "no host time in operator tables")
 _CORNER_SOURCE = f"of {', '.join(f'{corner:g}' for corner in _CORNERS)} the one with the least mean error"
 
 

@@ -8,13 +8,12 @@ folder up, names GPU and engine. What ranks say to each other is in other tables
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from calibration.geometry import Rank
+from calibration.operators.claims import meta
 from calibration.operators.collectives import Collectives
 from calibration.operators.interpolation import Grid
 from calibration.operators.origin import Origin
@@ -164,15 +163,11 @@ def _experts(table: Table) -> Grid:
 
 
 def _meta(folders: tuple[Path, ...]) -> tuple[str, str]:
-    """GPU and vLLM version."""
+    """GPU and vLLM version, of the first folder that has a ``meta.yaml``."""
     for folder in folders:
-        for path in (folder / "meta.yaml", folder.parent / "meta.yaml"):
-            if path.is_file():
-                try:
-                    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-                except (yaml.YAMLError, UnicodeDecodeError):
-                    raise InputError(f"{path.name}: not YAML") from None
-                if not isinstance(found, Mapping) or not all(found.get(key) for key in ("gpu", "vllm_version")):
-                    raise InputError(f"{path.name}: expected keys gpu and vllm_version")
-                return str(found["gpu"]), str(found["vllm_version"])
+        found = meta(folder)
+        if found is not None:
+            if not all(found.get(key) for key in ("gpu", "vllm_version")):
+                raise InputError("meta.yaml: expected keys gpu and vllm_version")
+            return str(found["gpu"]), str(found["vllm_version"])
     raise InputError(f"{', '.join(str(folder) for folder in folders)}: no meta.yaml, there or one folder up")

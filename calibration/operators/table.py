@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 from simulator.errors import InputError, nearest
 
 _ENDINGS = (".csv", ".csv.gz", ".parquet")
+_VERSION = re.compile(r"(\d+(?:\.\d+)+)(?:[.-]?(dev|a|b|rc|post)(\d+))?")
+_STAGES = ("dev", "a", "b", "rc", None, "post")  # of one version, in their order
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Table:
 
 def find_table(folders: Sequence[Path], name: str, *, required: bool = True) -> Table | None:
     """The table ``name``.csv, .csv.gz or .parquet in the first folder that has it; of a Parquet file the name may stand
-    within a longer one, as published (``gemm_vllm_0.24.0_gemm_perf.parquet``); of several versions the last counts.
+    within a longer one, as published (``gemm_vllm_0.24.0_gemm_perf.parquet``); of several versions the highest
+    counts (0.24.0 is above 0.9.0).
 
     Raises InputError where it is missing though ``required``, empty, or no such file.
     """
@@ -61,13 +65,22 @@ def find_table(folders: Sequence[Path], name: str, *, required: bool = True) -> 
             path = folder / f"{name}{ending}"
             if path.is_file():
                 return _read(path)
-        published = sorted(folder.glob(f"*_{name}_perf.parquet"))
+        published = list(folder.glob(f"*_{name}_perf.parquet"))
         if published:
-            return _read(published[-1])
+            return _read(max(published, key=lambda path: _version(path.name)))
     if required:
         listed = ", ".join(str(folder) for folder in folders)
         raise InputError(f"{listed}: no table {name} ({' or '.join(name + ending for ending in _ENDINGS)})")
     return None
+
+
+def _version(file: str) -> tuple[str, tuple[int, ...], int, int, str]:
+    """Sorts files by what stands before their version, then by the version's numbers."""
+    match = _VERSION.search(file)
+    if match is None:
+        return file, (), 0, 0, file
+    numbers = tuple(map(int, match[1].split(".")))
+    return file[: match.start()], numbers, _STAGES.index(match[2]), int(match[3] or 0), file
 
 
 def _read(path: Path) -> Table:

@@ -1,12 +1,14 @@
-"""Benchmarks as a plain CSV, one row a test. Columns, all others being kept as they are:
+"""Benchmarks as a plain CSV, one row a test (names: ``columns``):
 
 - load: ``input_len``, ``output_len`` (tokens; means where they differ), ``input_len_std``, ``output_len_std``,
   ``num_prompts``, ``max_concurrency``, ``request_rate`` (a second; empty, 0 or inf: as fast as the limit allows),
-  ``prefix_pct`` (share of each prompt that is shared text), ``num_prefixes``;
-- figures: ``ttft_mean_ms``, ``tpot_p99_ms`` and the like (or ``_s``), ``req_s``, ``out_tok_s``, ``total_tok_s``,
-  ``duration_s``, ``failed``;
+  ``prefix_pct`` (per cent of each prompt that are shared text), ``num_prefixes``;
+- figures: ``ttft_mean_ms``, ``tpot_p99_ms`` and the like (or ``_s``), ``req_s``, ``out_tok_s``, ``total_tok_s``, or
+  vLLM's names of them (``mean_ttft_ms``, ``request_throughput``); ``ttft_ms`` is a mean; ``duration_s``, ``failed``;
 - what was tested: ``id``, ``group``, ``source``, ``model``, ``engine``, ``engine_version``, ``tp``, ``dp``, ``ep``,
   ``prefix_caching`` and engine arguments by vLLM's names.
+
+All columns are kept as they are; those that nothing is taken from are named in ``assumed``.
 
 AISBench's baselines of vllm-ascend call some differently: ``concurrency``, ``max_out_len``, ``baseline_out_tok_s``,
 which counts requests where answers have one token.
@@ -16,36 +18,21 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields as fields_of
 from decimal import Decimal
-from difflib import SequenceMatcher
 from typing import Any
 
 from calibration.benchmarks.benchmark import Benchmark, Lengths, Measured, load_words
+from calibration.benchmarks.readers.columns import COLUMNS, FIGURES, check, not_read, unread_arguments
 from calibration.benchmarks.readers.engine import ENGINE_ARGUMENTS, engine_arguments
-from simulator.errors import InputError, nearest
+from simulator.errors import InputError
 from simulator.units import number
+
+__all__ = ["COLUMNS", "EXPECTED", "TOOL", "read", "rows"]
 
 TOOL = "csv"
 EXPECTED = "a CSV with columns input_len, output_len and a measured figure"
 
-_LOAD = """input_len output_len max_out_len input_len_std output_len_std num_prompts max_concurrency concurrency
-    request_rate prefix_pct prefix_hit_pct num_prefixes"""
-_RATES = {"req_s": "requests_per_s", "out_tok_s": "output_tokens_per_s", "total_tok_s": "total_tokens_per_s"}
-_OTHER = """id group source file case bench model engine engine_version tp dp ep prefix_caching pd duration_s failed
-    baseline_out_tok_s spec"""
-# Kept as they are, and never a slip of the pen.
-_KEPT = "date quant hardware hw_hint npus nodes mode dataset eager graph threshold topology note"
-_LATENCY = re.compile(r"(ttft|tpot|itl|e2e)_(mean|std|p\d+)_(ms|s)")
-_MEASURED = frozenset(one.name for one in fields_of(Measured))
-_LATENCIES = frozenset(
-    name.removesuffix("_s") + unit for name in _MEASURED if "_per_" not in name for unit in ("_s", "_ms")
-)
-COLUMNS = frozenset({*_LOAD.split(), *_RATES, *_OTHER.split(), *_KEPT.split(), *_LATENCIES, *ENGINE_ARGUMENTS})
-
-_ALIKE = 0.85  # a column this much like a known one is a slip of the pen
 _ABSENT = {"", "-", "not stated", "n/a", "none"}
 _UNLIMITED = {"inf", "infinity"}
 _NUM_WAVES, _FEWEST_PROMPTS = 4, 32
@@ -56,7 +43,7 @@ def rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        _check(header, file)
+        check(header, file)
         for cells in reader:
             if not cells:
                 continue
@@ -67,25 +54,6 @@ def rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
             yield reader.line_num, dict(zip(header, (cell.strip() for cell in cells), strict=True))
     except csv.Error as error:
         raise InputError(f"{file}, line {reader.line_num}: not CSV: {error}") from None
-
-
-def _check(header: list[str], file: str) -> None:
-    twice = next((name for index, name in enumerate(header) if name in header[:index]), None)
-    if twice is not None:
-        raise InputError(f"{file}, line 1: column {twice!r} is there twice")
-    for name in header:
-        if name not in COLUMNS and not _LATENCY.fullmatch(name):
-            hint = nearest(name, (known for known in COLUMNS if _alike(name, known)))
-            if "did you mean" in hint:
-                raise InputError(f"{file}, line 1: unknown column {name!r}{hint}")
-    for needed, other in (("input_len", ""), ("output_len", "max_out_len")):
-        if needed not in header and other not in header:
-            raise InputError(f"{file}, line 1: column {needed} is missing; lengths are needed")
-
-
-def _alike(name: str, known: str) -> bool:
-
-    return SequenceMatcher(None, name, known).ratio() >= _ALIKE
 
 
 def read(line: int, columns: Mapping[str, str], file: str, stem: str) -> Benchmark:
@@ -102,6 +70,7 @@ def read(line: int, columns: Mapping[str, str], file: str, stem: str) -> Benchma
     if not measured:
         raise InputError(f"{row.where}: nothing measured, expected at least one of req_s, out_tok_s, total_tok_s and "
                          f"times such as ttft_mean_ms")  # fmt: skip
+    row.say_what_is_not_read()
     group = row.text("group") or load_words(inputs, outputs, limit, rate, prefix_share)
     return Benchmark(
         name=f"{stem}/{row.text('id') or f'line {line}'}",
@@ -109,7 +78,7 @@ def read(line: int, columns: Mapping[str, str], file: str, stem: str) -> Benchma
         file=row.where,
         tool=TOOL,
         source=row.text("source", "file") or "",
-        model=row.text("model"),
+        model=row.text("model", "model_id"),
         engine_version=row.text("engine_version"),
         engine=row.engine(),
         num_prompts=num_prompts - num_failed,
@@ -123,7 +92,7 @@ def read(line: int, columns: Mapping[str, str], file: str, stem: str) -> Benchma
         assumed=tuple(row.assumed),
         columns=dict(columns),
         rounding=row.rounding,
-        duration_s=row.number("duration_s"),
+        duration_s=row.number("duration_s", "duration"),
         num_failed=num_failed,
     )
 
@@ -198,8 +167,10 @@ class _Row:
         per_cent = self.number(name) or 0.0
         if per_cent > 100:
             raise self.problem(name, "at most 100")
+        if name == "prefix_pct" and 0 < per_cent < 1:
+            raise self.problem(name, "per cent (75, not 0.75)")
         if name == "prefix_hit_pct" and per_cent:
-            self.assumed.append("the share of tokens found cached is the share of shared text")
+            self.assumed.append(f"the share of tokens found cached ({per_cent:g} %) is the share of shared text")
         return per_cent / 100
 
     def assumed_prefixes(self, prefix_share: float) -> int:
@@ -230,7 +201,7 @@ class _Row:
                 self.assumed.append(f"prefix caching is {caching.split()[0]} ({caching})")
         elif caching and not caching.startswith("default"):
             raise self.problem("prefix_caching", "on, off or default")
-        stated = engine_arguments(found, self.where)
+        stated = engine_arguments(found, self.where) | unread_arguments(self._stated, self.where)
         drafts = self.count("spec")
         if drafts:
             stated["speculative_config"] = {"num_speculative_tokens": drafts}
@@ -241,22 +212,33 @@ class _Row:
 
     def measured(self, outputs: Lengths) -> dict[str, float]:
         """All figures, in seconds and per second."""
-        found = {ours: self._figure(ours, theirs) for theirs, ours in _RATES.items()}
+        found = {name: self._figure(name, spellings) for name, spellings in FIGURES.items()}
         counted = "requests_per_s" if outputs.mean == 1 else "output_tokens_per_s"
         if found[counted] is None:
-            found[counted] = self._figure(counted, "baseline_out_tok_s")
-        for name in sorted(_MEASURED - found.keys()):
-            found[name] = self._figure(name, name)
-            if found[name] is None:
-                found[name] = self._figure(name, name.removesuffix("_s") + "_ms", 1e-3)
+            found[counted] = self._figure(counted, {"baseline_out_tok_s": 1.0})
         return {name: value for name, value in found.items() if value is not None}
 
-    def _figure(self, ours: str, theirs: str, factor: float = 1.0) -> float | None:
-        value = self.number(theirs)
-        if value is None:
+    def _figure(self, ours: str, spellings: Mapping[str, float]) -> float | None:
+        given = [name for name in spellings if self.text(name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{self.where}: {' and '.join(given)} state the same figure, expected one of them")
+        if not given:
             return None
-        if value == 0:
+        (theirs,) = given
+        value = self.number(theirs)
+        if not value:
             raise self.problem(theirs, "more than 0 (empty, where it was not measured)")
+        factor = spellings[theirs]
         exponent = Decimal(self._columns[theirs]).as_tuple().exponent
         self.rounding[ours] = factor * 10.0 ** int(exponent) / 2
         return value * factor
+
+    def say_what_is_not_read(self) -> None:
+        """Names the columns that state something which nothing is taken from."""
+        names = not_read(self._stated)
+        if names:
+            self.assumed.append(f"columns not read: {', '.join(names)}")
+
+    @property
+    def _stated(self) -> dict[str, str]:
+        return {name: cell for name in self._columns if (cell := self.text(name)) is not None}
