@@ -251,3 +251,21 @@ def test_geometry_file_is_read_as_written(tmp_path: Path) -> None:
     file.write_text(shape.model_dump_json().replace('"num_active":8', '"num_active":300'), encoding="utf-8")
     with pytest.raises(InputError, match="shape.json: .*300 of 256 experts"):
         load_geometry("anything", file)
+
+
+def test_key_heads_that_do_not_divide_the_query_heads_are_refused(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 7,
+        "hidden_size": 4096, "intermediate_size": 100, "vocab_size": 100,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(InputError, match="num_kv_heads: 7, expected a divisor of 32"):
+        load_geometry("odd", path)
+
+
+def test_a_geometry_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(InputError, match="cannot be read as a JSON text"):
+        load_geometry("odd", path)

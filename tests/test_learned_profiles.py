@@ -13,7 +13,9 @@ from calibration.benchmarks.play import engine_of, play
 from calibration.benchmarks.readers import read_benchmarks
 from simulator.errors import InputError
 from simulator.evidence import indicative, median_error
+from simulator.plan import Plan
 from simulator.profile import load_profile
+from simulator.step_time import PRIOR
 
 LOADS = Path(str(importlib.resources.files("calibration") / "data" / "ascend_benchmarks"))
 W8A8 = "qwen3-32b-w8a8-ascend-a3-tp4"
@@ -124,3 +126,54 @@ class TestBadInput:
         result = learn(path, "--model", "Qwen3-8B", "--device", "910B3", output=tmp_path / "out.json")
         assert isinstance(result.exception, InputError)
         assert "results.csv, line 2" in str(result.exception)
+
+    def test_a_result_is_never_overwritten(self, tmp_path: Path) -> None:
+        path = self.results(tmp_path)
+        before = path.read_bytes()
+        result = learn(path, "--model", "Qwen3-8B", "--device", "910B3", output=path)
+        assert isinstance(result.exception, InputError)
+        assert path.read_bytes() == before
+
+    def test_the_same_results_twice_are_no_more_evidence(self, tmp_path: Path) -> None:
+        path = self.results(tmp_path)
+        result = learn(path, path, "--model", "Qwen3-8B", "--device", "910B3", output=tmp_path / "out.json")
+        assert isinstance(result.exception, InputError)
+        assert "count its results twice" in str(result.exception)
+
+    def test_an_argument_does_not_contradict_the_results(self, tmp_path: Path) -> None:
+        header = HEADER.replace("tpot", "max_num_seqs,tpot")
+        path = self.results(tmp_path, "a,512,128,32,4,16,30,120\n", header)
+        told = ("--model", "Qwen3-8B", "--device", "910B3", "--engine-arg", "max_num_seqs=4")
+        result = learn(path, *told, output=tmp_path / "out.json")
+        assert isinstance(result.exception, InputError)
+        assert "max_num_seqs is 16, --engine-arg says 4" in str(result.exception)
+
+    def test_the_platform_is_that_of_the_device(self, tmp_path: Path) -> None:
+        told = ("--model", "Qwen3-8B", "--device", "H100 SXM", "--vllm-ascend", "0.23")
+        result = learn(self.results(tmp_path), *told, output=tmp_path / "out.json")
+        assert isinstance(result.exception, InputError)
+        assert "no Ascend device" in str(result.exception)
+
+    def test_a_result_too_long_for_the_engine(self, tmp_path: Path) -> None:
+        told = ("--model", "Qwen3-8B", "--device", "910B3", "--engine-arg", "max_model_len=100")
+        result = learn(self.results(tmp_path), *told, output=tmp_path / "out.json")
+        assert isinstance(result.exception, InputError)
+        assert "results.csv, line 2: max_model_len: got 100, expected at least 640" in str(result.exception)
+
+
+def test_what_nobody_states_is_said(tmp_path: Path) -> None:
+    """Block size, budget and the others are vLLM's defaults on the device's platform, and stand in the output."""
+    path = tmp_path / "results.csv"
+    path.write_text(HEADER + "a,512,128,32,4,30,120\n", encoding="utf-8")
+    result = learn(path, "--model", "Qwen3-8B", "--device", "910B3", "--jobs", "1", output=tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "vLLM's defaults: block_size=128, max_num_batched_tokens=2048, max_num_seqs=256" in result.output
+    profile = load_profile(tmp_path / "out.json")
+    assert (profile.identity.vllm_ascend, profile.identity.async_scheduling) == ("not stated", True)
+    assert "indicative" in result.output
+
+
+def test_few_determined_coefficients_are_no_measurement() -> None:
+    """Of the Qwen3-32B profile weights and most of a step are a data sheet's: no step counts as measured."""
+    plan = Plan(num_decodes=4, decode_context=4000, max_context=1000)
+    assert load_profile("qwen3-32b-ascend-a2-tp4").step_time().support(plan) == PRIOR

@@ -76,6 +76,8 @@ class Geometry(Strict):
     @model_validator(mode="after")
     def _parts_fit(self) -> Geometry:
         experts, latent = self.experts, self.latent
+        if latent is None and self.num_attention_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads: {self.num_kv_heads}, expected a divisor of {self.num_attention_heads}")
         if experts is not None and experts.num_active > experts.num_experts:
             raise ValueError(f"experts.num_active: {experts.num_active} of {experts.num_experts} experts")
         if experts is not None and experts.num_layers > self.num_layers:
