@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,16 @@ def test_the_notebook_runs(checkout: Path, capsys: pytest.CaptureFixture[str], m
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+
+
+def test_the_stated_errors_of_learned_profiles_are_theirs() -> None:
+    """Medians of what was held out: throughput, mean TPOT, mean TTFT."""
+    cell = r" (\S+) %? ?\|"
+    rows = re.findall(rf"^\| \[([\w.-]+)\]\(\S+\) \| (\d+) \|{cell}{cell}{cell}$", README, re.MULTILINE)
+    assert len(rows) >= 4
+    for name, groups, *stated in rows:
+        errors = load_profile(name).errors
+        assert errors.num_groups == int(groups)
+        for kind, value in zip(("/s", "TPOT mean", "TTFT mean"), stated, strict=True):
+            sizes = [abs(one.relative_error) for one in errors.held_out if one.quantity.endswith(kind)]
+            assert value == (f"{100 * statistics.median(sizes):.1f}" if sizes else "–"), (name, kind)
