@@ -144,6 +144,11 @@ class Cluster:
         if self._held_back:
             self._held_back = False
             self._await_next()
+        if request.hung_up_s is None:
+            self._let_follow(request)
+
+    def _let_follow(self, request: Request) -> None:
+        """What follows from the request's end, or from its client's hanging up, is on its way."""
         if self._follow is not None:
             for follower in self._follow(request, self.clock.now):
                 self._expect(follower)
@@ -193,13 +198,15 @@ class Cluster:
         """The client has waited long enough and hangs up."""
         if request.state not in (WAITING, RUNNING):
             return
+        request.hung_up_s = self.clock.now
         if request.queued_s is not None and request.instance is not None:
             self.instances[request.instance].abort(request)
-            return
-        request.state = ABORTED  # on its way to the engine, or held by the router
-        if request.instance is not None:
-            self.view.finished(request, self.clock.now)
-        self._ended(request)
+        else:
+            request.state, request.finish_s = ABORTED, self.clock.now  # on its way, or held by the router
+            if request.instance is not None:
+                self.view.finished(request, self.clock.now)
+            self._ended(request)
+        self._let_follow(request)
 
     def _submit(self, request: Request, instance: Instance) -> None:
         if request.state == WAITING:
@@ -229,6 +236,8 @@ class Cluster:
     def finished(self, request: Request, now_s: float) -> None:
         """The router sees the last token pass; the request's row is written."""
         self.view.finished(request, now_s)
+        if request.hung_up_s is not None:
+            request.state = ABORTED  # though its last token may have come with the very step in which it would leave
         self._ended(request)
 
     def kv_events(self, instance: int, time_s: float, events: list[int | None]) -> None:

@@ -26,7 +26,7 @@ _NAN = math.nan
 _TIME_FIELDS = ("arrival_s", "queued_s", "first_scheduled_s", "first_token_s", "finish_s")
 _COUNT_FIELDS = (
     "request_id", "tenant", "session", "instance", "state", "refusal", "num_prompt_tokens", "num_output_tokens",
-    "num_cached_tokens", "num_preemptions",
+    "num_cached_tokens", "num_preemptions", "num_retries",
 )
 
 # A timeline bin holds sums: seconds, tokens, and queue lengths and blocks multiplied by the seconds they lasted.
@@ -144,6 +144,7 @@ class Metrics:
             request.num_output_tokens,
             request.num_cached_tokens,
             request.num_preemptions,
+            request.num_retries,
         ))
 
     def advance(

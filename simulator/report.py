@@ -143,7 +143,23 @@ def notes(comparison: Comparison) -> list[str]:
             found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
         if all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
-    return [*found, *refusal_lines(comparison)]
+    return [*found, *_hang_up_lines(comparison), *refusal_lines(comparison)]
+
+
+def _hang_up_lines(comparison: Comparison) -> list[str]:
+    """How many requests their clients gave up, by policy: latencies are those of the others."""
+    lines = []
+    for policy, name in comparison.names.items():
+        rows = [run.requests for run in comparison.results if run.policy == policy]
+        num_gone = sum(int((table["state"] == "aborted").sum()) for table in rows)
+        num_sent = sum(map(len, rows))
+        if num_gone:
+            share = num_gone / num_sent
+            lines.append(
+                f"Under {name} clients gave up {num_gone:,} of {num_sent:,} requests ({share:.0%}): end-to-end "
+                "latencies and TPOT are of the others, TTFT of those that got a token."
+            )
+    return lines
 
 
 def _share_of_the_busiest(run: RunResult) -> float:

@@ -30,10 +30,10 @@ class Request:
     __slots__ = (  # noqa: RUF023 - grouped by who fills them in
         "request_id", "arrival_s", "prompt", "num_prompt_tokens", "max_tokens", "oracle_num_output_tokens",
         "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache",
-        "acceptance", "timeout_s", "num_retries",
+        "acceptance", "timeout_s", "abandons", "num_retries",
         # What became of it.
         "state", "refusal", "instance", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
-        "last_token_s", "finish_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
+        "last_token_s", "finish_s", "hung_up_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
         # The scheduler's own, by vLLM's names where it has one.
         "arrival_time", "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale",
         "discards_stale", "num_drafts", "is_prefill_chunk", "last_output", "stops_early", "blocks", "num_published",
@@ -75,6 +75,7 @@ class Request:
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
         self.acceptance = acceptance
         self.timeout_s = timeout_s
+        self.abandons = False  # at its time-out nobody asks again
         self.num_retries = num_retries
         self.state = WAITING
         self.refusal: str | None = None
@@ -86,6 +87,7 @@ class Request:
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.finish_s: float | None = None
+        self.hung_up_s: float | None = None
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.num_output_tokens = 0

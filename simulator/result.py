@@ -68,8 +68,10 @@ class RunResult:
 
     @property
     def span_s(self) -> float | None:
-        """Seconds from the first arrival to the last finish, which rates and shares are over; None if none finished."""
-        last = self.requests["finish_s"].where(self.requests["state"] == "finished").max()
+        """Seconds from the first arrival to the last end of a request, refused ones apart: what rates and shares are
+        over; None if there is none.
+        """
+        last = self.requests["finish_s"].max()
         return _known(last - self.requests["arrival_s"].min())
 
     def summary(self) -> Summary:

@@ -74,3 +74,12 @@ def test_batches_come_at_once() -> None:
 def test_what_does_not_fit_the_process_is_refused(spec: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         ArrivalSpec.model_validate(spec)
+
+
+def test_rare_arrivals_need_no_more_periods_than_lie_before_them() -> None:
+    """One arrival in nine hours, on and off for a second each: the first few come without drawing a thousand more."""
+    spec = {"process": "on_off", "rate_per_s": 3e-5, "on_for": "1 s", "off_for": "1 s"}
+    drawn = arrival_times_s(ArrivalSpec.model_validate(spec), np.random.default_rng(1), 1024)
+    first = np.concatenate([next(drawn) for _ in range(40)])
+    assert len(first) < 200
+    assert first[-1] / len(first) == pytest.approx(1 / 3e-5, rel=4 / len(first) ** 0.5)

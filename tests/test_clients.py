@@ -9,7 +9,9 @@ import pytest
 
 from simulator.cluster import Cluster
 from simulator.engine_args import EngineConfig
+from simulator.errors import InputError
 from simulator.metrics import Metrics
+from simulator.result import RunResult
 from simulator.routing import make_router, parse_routing
 from simulator.step_time import FORMULAS
 from simulator.workload import WorkloadSpec, open_workload
@@ -151,3 +153,63 @@ def test_the_loop_is_closed_only_where_something_follows() -> None:
     assert is_open(synthetic=one, timeout="1 s")
     assert not is_open(synthetic=one, timeout="1 s", retries=1)
     assert not is_open(conversations=CHAT)
+
+
+class TestFindings:
+    """What a reviewer broke once."""
+
+    def test_shares_of_time_never_exceed_one(self) -> None:
+        """All long requests give up after the only short one has finished: the run lasts until they do."""
+        rows, metrics = served(BUSY | {"timeout": "3 s"}, instances=1)
+        result = RunResult.of(metrics, policy="p", replication=0)
+        assert result.span_s == rows["finish_s"].max() - rows["arrival_s"].min()
+        assert 0 < result.summary()["busy_share"] <= 1  # type: ignore[operator]
+
+    def test_rates_are_zero_where_all_give_up(self) -> None:
+        _, metrics = served(BUSY | {"timeout": "20 ms"}, instances=1)
+        result = RunResult.of(metrics, policy="p", replication=0, targets_s=[{"ttft": 1.0}])
+        assert result.summary()["requests_per_s"] == 0
+        assert result.by_tenant()[0]["goodput"] == 0
+
+    def test_a_client_asks_again_when_it_hangs_up_not_when_the_engine_notices(self) -> None:
+        """A prompt of 8,000 tokens takes four steps of 0.2 s; the client gives up after 0.1 s, asks 50 ms later."""
+        one = {"num_requests": 1, "arrivals": {"process": "batch", "size": 1, "every": "1 h"}, "suffix_tokens": 8000,
+               "output_tokens": 5}  # fmt: skip
+        rows, _ = served({"synthetic": one, "timeout": "100 ms", "retries": 1, "retry_after": "50 ms"}, instances=1)
+        assert list(rows["arrival_s"]) == [0.0, pytest.approx(0.15)]
+        assert list(rows["num_retries"]) == [0, 1]
+        assert (rows["finish_s"] > rows["arrival_s"] + 0.1).all()
+
+    def test_sub_agents_are_given_up_one_by_one(self) -> None:
+        """Half of them in the mean; of three, all or none only as often as three coins agree."""
+        spec = CHAT | {
+            "turns": 1, "num_conversations": 200, "agents": CHAT["agents"] | {"number": 3, "share_of_turns": 1.0},
+        }  # fmt: skip
+        del spec["think_time"]
+        rows, _ = served({"conversations": spec, "abandons": {"share": 0.5, "after": "1 ms"}}, instances=2)
+        agents = rows[rows.groupby("session").cumcount() > 0]
+        by_session = (agents["state"] == "aborted").groupby(agents["session"]).sum()
+        full = by_session[agents.groupby("session").size() == 3]
+        mixed = ((full > 0) & (full < 3)).mean()
+        assert mixed == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / len(full)) ** 0.5)
+
+    def test_another_tenant_changes_no_abandoning(self) -> None:
+        spec = CHAT | {"num_conversations": 60}
+        mine = {"name": "b", "conversations": spec, "abandons": {"share": 0.5, "after": "1 ms"}}
+        one = {"num_requests": 1, "arrivals": {"process": "poisson", "rate_per_s": 1}, "suffix_tokens": 1,
+               "output_tokens": 1}  # fmt: skip
+        limits = []
+        for tenants in ([mine], [{"name": "a", "synthetic": one}, mine]):
+            workload = open_workload(WorkloadSpec.model_validate({"tenants": tenants}), 0, 0)
+            limits.append([request.timeout_s for request in workload if request.tenant == len(tenants) - 1])
+        assert limits[0] == limits[1]
+        assert None in limits[0]
+
+    def test_a_reader_who_gives_up_at_the_time_out_does_not_ask_again(self) -> None:
+        rows, _ = served(BUSY | {"timeout": "100 ms", "retries": 1, "abandons": {"share": 1, "after": "100 ms"}})
+        assert len(rows) == 40
+
+    def test_a_user_whose_requests_end_at_once_is_no_endless_loop(self) -> None:
+        users = {"users": {"number": 2}, "duration": "10 s", "question_tokens": 40_000, "output_tokens": 10}
+        with pytest.raises(InputError, match=r"expected users\.pause above 0"):
+            served({"conversations": users})

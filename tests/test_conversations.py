@@ -253,6 +253,9 @@ class TestDraws:
         ({"think_time": {"distribution": "fixed", "mean": 3, "cv": 1}}, "cv would change nothing"),
         ({"think_time": {"distribution": "lognormal", "mean": 3}}, "need cv"),
         ({"think_time": "-1 s"}, "-1 s"),
+        ({"question_tokens": 10**30}, "at most 268,435,456 tokens"),
+        ({"agents": TestAgents.SPEC["agents"] | {"number": 0}}, "must be above 0"),
+        ({"agents": TestAgents.SPEC["agents"] | {"share_of_turns": 0}}, "must be above 0"),
     ],
 )
 def test_what_changes_nothing_or_cannot_be_is_refused(change, words):

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from test_clients import served
 
+from simulator.errors import InputError
 from simulator.workload import WorkloadSpec, open_workload
 
 HEAD = {"kvcast_trace": 1, "block_tokens": None, "source": "by hand", "sessions_start_together": False}
@@ -67,6 +68,14 @@ def test_it_is_a_closed_loop(trace: Path) -> None:
     workload = open_workload(spec, 0, 0)
     assert not workload.open_loop
     assert "closed loop" in workload.resampling
+
+
+def test_a_trace_without_delays_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = ({key: value for key, value in row.items() if key != "after"} for row in ROWS)
+    path.write_text("".join(json.dumps(row) + "\n" for row in (HEAD, *rows)), encoding="utf-8")
+    with pytest.raises(InputError, match="no request of the trace has a delay"):
+        served(tenant(path))
 
 
 @pytest.mark.parametrize(

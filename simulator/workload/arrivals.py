@@ -8,6 +8,8 @@ import numpy as np
 
 from simulator.workload.distributions import ArrivalSpec
 
+_PERIODS_PER_DRAW = 10_000
+
 
 def arrival_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: int) -> Iterator[np.ndarray]:
     """Yield arrays of ``num_per_draw`` arrival times in seconds, ascending, without end."""
@@ -77,12 +79,16 @@ def _on_off_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: i
     assert spec.on_for is not None
     assert spec.off_for is not None
     rate_per_s = spec.rate_per_s * (spec.on_for + spec.off_for) / spec.on_for
+    # Rare arrivals lie many periods apart: fewer are drawn at once.
+    num_per_draw = max(1, min(num_per_draw, int(_PERIODS_PER_DRAW * rate_per_s * spec.on_for)))
     ends_on_s, off_s = np.zeros(1), np.zeros(1)  # ends of times on, on their own clock, and all time off before each
     for number in _unit_times(rng, num_per_draw):
         on_s = number / rate_per_s
-        while ends_on_s[-1] < on_s[-1]:
-            ends_on_s = np.append(ends_on_s, ends_on_s[-1] + np.cumsum(rng.exponential(spec.on_for, num_per_draw)))
-            off_s = np.append(off_s, off_s[-1] + np.cumsum(rng.exponential(spec.off_for, num_per_draw)))
+        while (missing_s := on_s[-1] - ends_on_s[-1]) >= 0:
+            number_of_periods = 64 + int(1.1 * missing_s / spec.on_for)
+            on_times = ends_on_s[-1] + np.cumsum(rng.exponential(spec.on_for, number_of_periods))
+            off_times = off_s[-1] + np.cumsum(rng.exponential(spec.off_for, number_of_periods))
+            ends_on_s, off_s = np.concatenate([ends_on_s, on_times]), np.concatenate([off_s, off_times])
         place = np.searchsorted(ends_on_s, on_s, side="right") - 1
         yield on_s + off_s[place]
         first = int(place[-1])  # what is over will not be asked for again

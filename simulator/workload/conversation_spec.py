@@ -55,6 +55,12 @@ class AgentsSpec(Spec):
     output_tokens: Length
     report_tokens: Length
 
+    @model_validator(mode="after")
+    def _calls_some(self) -> Self:
+        if self.number.is_zero or not self.share_of_turns:
+            raise ValueError("agents: number and share_of_turns must be above 0")
+        return self
+
 
 class UsersSpec(Spec):
     """A closed loop: so many users, each with one conversation at a time and a pause before the next."""

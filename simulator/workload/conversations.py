@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.errors import InputError
 from simulator.request import FINISHED, Prompt, Request
 from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
@@ -21,6 +22,7 @@ from simulator.workload.conversation_spec import AgentsSpec, ConversationSpec, L
 from simulator.workload.distributions import LengthSpec, PauseSpec
 from simulator.workload.layers import OWN_TEXTS, Layer, first_text
 from simulator.workload.lengths import draw_lengths
+from simulator.workload.patience import Patience
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import TenantSpec
 
@@ -85,11 +87,12 @@ class Conversations:
 
     def __init__(
         self, tenant: TenantSpec, spec: ConversationSpec, index: int, seed: int, replication: int,
-        accept: Accept | None = None,
+        accept: Accept | None = None, patience: Patience | None = None,
     ) -> None:  # fmt: skip
         """``accept(conversation, place)``: the accepted drafts of a conversation's request, by place."""
         self._tenant = tenant
         self._accept = accept
+        self._patience = patience
         self._spec = spec
         self._index = index
         self._base = first_segment(index)
@@ -140,6 +143,7 @@ class Conversations:
             conversation.num_under_way -= 1
             return [] if conversation.num_under_way else self._next_turn(conversation, now_s)
         if request.state != FINISHED:
+            self._refuse_standstill(request, now_s)
             return self._next_conversation(now_s)
         agents = self._start_agents(conversation, request, now_s)
         return agents or self._next_turn(conversation, now_s)
@@ -213,6 +217,8 @@ class Conversations:
         )
         if self._accept is not None:
             request.acceptance = self._accept(conversation.number, conversation.num_requests)
+        if self._patience is not None:
+            self._patience.limit(request, conversation.number, conversation.num_requests)
         conversation.num_requests += 1
         if conversation.is_followed or self._spec.users is not None:
             self._under_way[request] = conversation
@@ -243,6 +249,14 @@ class Conversations:
         conversation.turn += 1
         reported = sum(agent.num_report_tokens for agent in before.agents)
         return [self._ask(conversation, now_s + before.pause_s, reported)]
+
+    def _refuse_standstill(self, request: Request, now_s: float) -> None:
+        spec = self._spec.users
+        if spec is not None and not spec.pause.mean and request.arrival_s == now_s:
+            raise InputError(
+                f"tenant {self._tenant.name!r}: a request ended the moment it was sent "
+                f"({request.refusal or 'given up'}), and its user asks again at once: expected users.pause above 0"
+            )
 
     def _next_conversation(self, now_s: float) -> list[Request]:
         """In a closed loop the user's next one."""

@@ -48,6 +48,8 @@ class LengthSpec(Spec):
             raise ValueError(f"{self.distribution} lengths need {' and '.join(sorted(missing))}")
         if idle := given - required - optional:
             raise ValueError(f"{' and '.join(sorted(idle))} would change nothing for {self.distribution} lengths")
+        if max(self.mean or 0, self.low or 0, self.high or 0) > _MOST_TOKENS:
+            raise ValueError(f"a length is at most {_MOST_TOKENS:,} tokens")
         if self.mean is not None:
             self._check_mean(self.mean)
         if self.low is not None and self.high is not None and self.low > self.high:
@@ -76,6 +78,8 @@ def _plain_length(value: Any) -> Any:
 
 Length = Annotated[LengthSpec, BeforeValidator(_plain_length, json_schema_input_type=int | str | LengthSpec)]
 
+
+_MOST_TOKENS = 2**28  # of one text, as block keys count
 
 # What each process of arrivals needs, beside its name.
 _ARRIVAL_KEYS: dict[str, set[str]] = {

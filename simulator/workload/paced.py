@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.errors import InputError
 from simulator.request import Request
 from simulator.workload.records import Record
 
@@ -26,6 +27,8 @@ class Paced:
 
     def __iter__(self) -> Iterator[Request]:
         firsts = sorted(self._chained(), key=lambda request: request.arrival_s)
+        if not self._after_s:
+            raise InputError("pace: answers: no request of the trace has a delay, so that it changes nothing")
         yield from firsts[: self._limit]
 
     def ended(self, request: Request, now_s: float) -> list[Request]:

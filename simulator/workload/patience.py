@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simulator.request import ABORTED, Request
+from simulator.request import Request
 from simulator.streams import python_stream
 from simulator.workload.distributions import PauseSpec
 from simulator.workload.spec import TenantSpec
@@ -25,13 +25,14 @@ class Patience:
             rng = python_stream(*self._names, *names)
             if rng.random() < abandons.share:
                 after_s = _drawn_s(abandons.after, rng.random(), rng.gauss(0.0, 1.0))
-                request.timeout_s = after_s if request.timeout_s is None else min(after_s, request.timeout_s)
+                if request.timeout_s is None or after_s <= request.timeout_s:
+                    request.timeout_s, request.abandons = after_s, True
         return request
 
     def again(self, request: Request, now_s: float) -> Request | None:
         """The same request once more, if its client timed out and has retries left."""
         tenant = self._tenant
-        timed_out = request.state == ABORTED and request.timeout_s == tenant.timeout
+        timed_out = request.hung_up_s is not None and not request.abandons
         if not timed_out or request.num_retries >= tenant.retries:
             return None
         return Request(

@@ -12,6 +12,7 @@ from simulator.request import Prompt, Request
 from simulator.streams import python_stream
 from simulator.workload import mooncake, trace
 from simulator.workload.paced import Paced
+from simulator.workload.patience import Patience
 from simulator.workload.recorded import Recorded
 from simulator.workload.records import Record
 from simulator.workload.segments import first_segment
@@ -43,8 +44,9 @@ def replay(tenant: TenantSpec, index: int, seed: int, replication: int, base_dir
 
 
 def replay_paced(
-    tenant: TenantSpec, index: int, seed: int, replication: int, base_dir: Path, accept: Accept | None = None
-) -> Paced:
+    tenant: TenantSpec, index: int, seed: int, replication: int, base_dir: Path, accept: Accept | None = None,
+    patience: Patience | None = None,
+) -> Paced:  # fmt: skip
     """The trace's requests, each after the end of the one that it waited for. Reads the whole file.
 
     ``accept(place)``: the accepted drafts of the request at that place in the file.
@@ -58,6 +60,8 @@ def replay_paced(
         for place, (time_s, record) in enumerate(rows):
             request = _request(tenant, index, time_s, describe(record))
             request.acceptance = None if accept is None else accept(place)
+            if patience is not None:
+                patience.limit(request, place)
             yield time_s, record, request
 
     return Paced(placed(), tenant.limit)

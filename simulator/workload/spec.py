@@ -131,6 +131,12 @@ class AbandonsSpec(Spec):
     share: Share
     after: Pause
 
+    @model_validator(mode="after")
+    def _matters(self) -> Self:
+        if not self.share or not self.after.mean:
+            raise ValueError("abandons: share and after must be above 0")
+        return self
+
 
 class TargetsSpec(Spec):
     """What a tenant was promised, in seconds: a request is within its targets if it finishes and meets them all."""

@@ -95,8 +95,7 @@ class Workload:
             return [again]
         if source is None:
             return []
-        following = source.ended(request, now_s)
-        return following if patience is None else [self._limited(patience, one) for one in following]
+        return source.ended(request, now_s)
 
     def _sources_that_react(self) -> Iterator[tuple[int, Reacting]]:
         for index, tenant in enumerate(self._spec.tenants):
@@ -104,7 +103,10 @@ class Workload:
                 yield index, self._talks(index, tenant)
             elif tenant.trace is not None and tenant.trace.pace is not None:
                 accept = self._accept(tenant)
-                yield index, replay_paced(tenant, index, self._seed, self._replication, self._base_dir, accept)
+                patience = self._patience.get(index)
+                yield index, replay_paced(
+                    tenant, index, self._seed, self._replication, self._base_dir, accept, patience
+                )
 
     @staticmethod
     def _open_loop(tenant: TenantSpec) -> bool:
@@ -121,21 +123,15 @@ class Workload:
     def _talks(self, index: int, tenant: TenantSpec) -> Conversations:
         assert tenant.conversations is not None  # who calls has looked
         accept = self._accept(tenant)
-        return Conversations(tenant, tenant.conversations, index, self._seed, self._replication, accept)
+        patience = self._patience.get(index)
+        return Conversations(tenant, tenant.conversations, index, self._seed, self._replication, accept, patience)
 
     def _stream(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
         requests = islice(self._source(index, tenant), tenant.limit)
         patience = self._patience.get(index)
-        if patience is None:
+        if patience is None or index in self._reacting:  # those that react ask it themselves
             return requests
-        if index in self._reacting:
-            return (self._limited(patience, request) for request in requests)
         return (patience.limit(request, number) for number, request in enumerate(requests))
-
-    @staticmethod
-    def _limited(patience: Patience, request: Request) -> Request:
-        """Of a source that reacts, whose requests of a session grow."""
-        return patience.limit(request, request.session, request.num_prompt_tokens)
 
     def _source(self, index: int, tenant: TenantSpec) -> Iterator[Request]:
         if index in self._reacting:
