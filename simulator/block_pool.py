@@ -19,7 +19,7 @@ class BlockPool:
     """``num_blocks`` blocks with ids from 0; block 0 is vLLM's null block and never handed out.
 
     A private key (`prefix.PRIVATE`) can only be asked for by its own request after a preemption, and becomes findable
-    no sooner: `remember`.
+    no sooner: `remember`. Until then all private blocks have the same name, unless events tell them apart.
 
     ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back
     (0.23).
@@ -27,8 +27,8 @@ class BlockPool:
     """
 
     __slots__ = (
-        "_announce_below", "_duplicates", "_free", "_left", "cached", "events", "key", "keyless_first", "num_blocks",
-        "num_evictions", "num_free", "ref_cnt",
+        "_announce_below", "_duplicates", "_free", "_left", "_names_private", "cached", "events", "key",
+        "keyless_first", "num_blocks", "num_evictions", "num_free", "ref_cnt",
     )  # fmt: skip
 
     def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
@@ -46,6 +46,7 @@ class BlockPool:
         self._duplicates: dict[int, list[int]] = {}  # key -> later blocks of equal content, in order: nothing is merged
         self.events: list[int | None] | None = None if announce_below is None else []
         self._announce_below = announce_below or 0
+        self._names_private = self._announce_below > PRIVATE
         self.num_evictions = 0
 
     @property
@@ -129,31 +130,38 @@ class BlockPool:
     def publish(self, blocks: list[int], keys: list[int]) -> None:
         """Make full blocks findable under their keys."""
         key = self.key
-        for block, name in zip(blocks, keys, strict=True):
-            key[block] = name
         if self.events is not None:
             below = self._announce_below
             self.events.extend(keys if not keys or keys[-1] < below else [name for name in keys if name < below])
-        if keys and keys[-1] >= PRIVATE:
+        if keys and keys[-1] >= PRIVATE and not self._names_private:
             number = num_shareable(keys)
+            for block in blocks[number:]:
+                key[block] = PRIVATE
             if not number:
                 return
             keys, blocks = keys[:number], blocks[:number]
+        for block, name in zip(blocks, keys, strict=True):
+            key[block] = name
         self._register(keys, blocks)
 
     def publish_one(self, block: int, name: int) -> None:
         """`publish` for one block."""
-        self.key[block] = name
-        if name < PRIVATE:
+        if name < PRIVATE or self._names_private:
+            self.key[block] = name
             self._register([name], [block])
+        else:
+            self.key[block] = PRIVATE
         if self.events is not None and name < self._announce_below:
             self.events.append(name)
 
-    def remember(self, blocks: list[int]) -> None:
-        """The holder of these published blocks may ask for its private ones again."""
-        names = [name for block in blocks if (name := self.key[block]) is not None]
-        first = num_shareable(names)
-        self._register(names[first:], blocks[first:])
+    def remember(self, blocks: list[int], keys: list[int]) -> None:
+        """The holder of these published blocks may ask for its private ones again, by their keys."""
+        if self._names_private:
+            return
+        first = num_shareable(keys)
+        for block, name in zip(blocks[first:], keys[first:], strict=True):
+            self.key[block] = name
+        self._register(keys[first:], blocks[first:])
 
     def reset(self) -> bool:
         """Forget all content, in place and in order; refused (False) while any block is held."""

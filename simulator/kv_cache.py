@@ -136,7 +136,8 @@ class KVCache:
         could look up, if it ``returns``.
         """
         if returns:
-            self.pool.remember(request.blocks[: request.num_published])
+            number = request.num_published
+            self.pool.remember(request.blocks[:number], request.block_keys[:number])
         self.pool.release(request.blocks)
         request.blocks = []
         request.num_published = 0
