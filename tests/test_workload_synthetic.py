@@ -70,6 +70,14 @@ def test_arrivals_are_the_running_sums_of_gaps_however_many_are_drawn_at_once(nu
     assert np.concatenate(list(blocks)).tolist() == expected_s
 
 
+def test_rare_bursts_are_drawn_to_the_end():
+    """Few arrivals are then drawn at once, fewer than lengths."""
+    rare = {"process": "on_off", "rate_per_s": 1e-3, "on_for": "5 s", "off_for": "5 s"}
+    requests = list(drawn(arrivals=rare))
+    assert column(requests, "num_prompt_tokens") == column(drawn(), "num_prompt_tokens")
+    assert requests[-1].arrival_s / len(requests) == pytest.approx(1e3, rel=4.5 / len(requests) ** 0.5)
+
+
 @pytest.mark.parametrize(
     ("spec", "mean", "variance"),
     [

@@ -20,13 +20,12 @@ from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
 from simulator.workload.conversation_spec import AgentsSpec, ConversationSpec, LayerSpec
 from simulator.workload.distributions import LengthSpec, PauseSpec
+from simulator.workload.draws import NUM_PER_DRAW, lengths, one_by_one
 from simulator.workload.layers import OWN_TEXTS, Layer, first_text
-from simulator.workload.lengths import draw_lengths
 from simulator.workload.patience import Patience
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import TenantSpec
 
-_NUM_PER_DRAW = 1024
 Accept = Callable[[int, int], Iterator[int]]
 
 _NOTHING = LengthSpec(distribution="fixed", mean=0)
@@ -105,6 +104,7 @@ class Conversations:
             return stream(seed, "workload", tenant.name, purpose, replication)
 
         self._arrivals = named("arrivals")
+
         def shared(layer: LayerSpec, purpose: str) -> np.random.Generator:
             if layer.shared_as is None:
                 return named(f"layer {layer.name}: {purpose}")
@@ -114,9 +114,9 @@ class Conversations:
             Layer(layer, first_text(layer, number, self._base), named, partial(shared, layer))
             for number, layer in enumerate(spec.layers)
         ]
-        self._turns = _lengths(spec.turns, named("turns"))
-        self._questions = _lengths(spec.question_tokens or _NOTHING, named("question_tokens"))
-        self._answers = _lengths(spec.output_tokens, named("output_tokens"))
+        self._turns = lengths(spec.turns, named("turns"))
+        self._questions = lengths(spec.question_tokens or _NOTHING, named("question_tokens"))
+        self._answers = lengths(spec.output_tokens, named("output_tokens"))
         self._pauses = _pauses(spec.think_time, named("think_time"))
         self._user_pauses = _pauses(spec.users.pause if spec.users else None, named("users"))
         self._agents = _agents(spec.agents, named) if spec.agents is not None else repeat([])
@@ -127,7 +127,7 @@ class Conversations:
             yield from islice(self._all_begin_at_once(), spec.users.number)
             return
         assert spec.arrivals is not None  # the specification demands one of the two
-        for times_s in arrival_times_s(spec.arrivals, self._arrivals, _NUM_PER_DRAW):
+        for times_s in arrival_times_s(spec.arrivals, self._arrivals, NUM_PER_DRAW):
             for time_s in times_s.tolist():
                 request = self._begin(time_s)
                 if request is None:
@@ -268,33 +268,26 @@ class Conversations:
 
 def _agents(spec: AgentsSpec, named: Callable[[str], np.random.Generator]) -> Iterator[list[Agent]]:
     """The sub-agents of one turn after another."""
-    numbers, called = _lengths(spec.number, named("agents")), named("agents called")
-    tasks = _lengths(spec.task_tokens, named("task_tokens"))
-    outputs = _lengths(spec.output_tokens, named("agent output_tokens"))
-    reports = _lengths(spec.report_tokens, named("report_tokens"))
+    numbers, called = lengths(spec.number, named("agents")), named("agents called")
+    tasks = lengths(spec.task_tokens, named("task_tokens"))
+    outputs = lengths(spec.output_tokens, named("agent output_tokens"))
+    reports = lengths(spec.report_tokens, named("report_tokens"))
     while True:
         number = next(numbers) if called.random() < spec.share_of_turns else 0
         yield [Agent(max(1, next(tasks)), max(1, next(outputs)), next(reports)) for _ in range(number)]
 
 
-def _lengths(spec: LengthSpec, rng: np.random.Generator) -> Iterator[int]:
-    while True:
-        yield from draw_lengths(spec, rng, _NUM_PER_DRAW).tolist()
-
-
 def _pauses(spec: PauseSpec | None, rng: np.random.Generator) -> Iterator[float]:
     if spec is None or not spec.mean:
-        while True:
-            yield 0.0
-    while True:
-        yield from _draw_pauses_s(spec, rng).tolist()
+        return repeat(0.0)
+    return one_by_one(partial(_draw_pauses_s, spec, rng))
 
 
-def _draw_pauses_s(spec: PauseSpec, rng: np.random.Generator) -> np.ndarray:
+def _draw_pauses_s(spec: PauseSpec, rng: np.random.Generator, size: int) -> np.ndarray:
     if spec.distribution == "fixed":
-        return np.full(_NUM_PER_DRAW, spec.mean)
+        return np.full(size, spec.mean)
     if spec.distribution == "exponential":
-        return rng.exponential(spec.mean, _NUM_PER_DRAW)
+        return rng.exponential(spec.mean, size)
     assert spec.cv is not None  # the specification demands it
     variance = np.log1p(spec.cv**2)
-    return np.asarray(rng.lognormal(np.log(spec.mean) - variance / 2, np.sqrt(variance), _NUM_PER_DRAW))
+    return np.asarray(rng.lognormal(np.log(spec.mean) - variance / 2, np.sqrt(variance), size))

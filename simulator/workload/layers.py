@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from simulator.request import Run
 from simulator.workload.conversation_spec import LayerSpec
+from simulator.workload.draws import choices, lengths
 from simulator.workload.lengths import draw_lengths
 
 Named = Callable[[str], np.random.Generator]
 
-_NUM_PER_DRAW = 1024
 _TEXTS_PER_LAYER = 2**32  # texts and their renewals; segments of a layer are numbered within
 _MAX_LAYERS = 64  # so that a conversation's own texts come after all of them
 OWN_TEXTS = _MAX_LAYERS * _TEXTS_PER_LAYER
@@ -40,12 +40,12 @@ class Layer:
         self.is_renewed = spec.renewed is not None
         self._texts = spec.texts or 1
         self._first = first
-        lengths = shared("tokens")
+        rng = shared("tokens")
         if spec.unique:
-            self._own_lengths = _blocks(lambda size: draw_lengths(spec.tokens, lengths, size))
+            self._own_lengths = lengths(spec.tokens, rng)
         else:
-            self._lengths: list[int] = draw_lengths(spec.tokens, lengths, self._texts).tolist()
-            self._chosen = _choices(self._texts, spec.zipf_exponent or 0.0, named(f"layer {spec.name}"))
+            self._lengths: list[int] = draw_lengths(spec.tokens, rng, self._texts).tolist()
+            self._chosen = choices(self._texts, spec.zipf_exponent or 0.0, named(f"layer {spec.name}"))
 
     def run(self, time_s: float, new_text: Callable[[], int] | None) -> Run:
         """The text of a conversation (or turn) that begins at ``time_s``; ``new_text`` names one of its own, None: it
@@ -58,19 +58,3 @@ class Layer:
         if self._spec.churn is not None:  # texts are replaced one after another, all within one period
             segment += self._texts * int(time_s / self._spec.churn + text / self._texts)
         return segment, 0, self._lengths[text]
-
-
-def _choices(number: int, exponent: float, rng: np.random.Generator) -> Iterator[int]:
-    """Indices: the k-th of ``number``, from 1, has weight ``k ** -exponent`` (0: all alike)."""
-    if number == 1:
-        while True:
-            yield 0
-    shares = np.cumsum(np.arange(1, number + 1, dtype=float) ** -exponent)
-    shares /= shares[-1]
-    yield from _blocks(lambda size: np.searchsorted(shares, rng.random(size), side="right"))
-
-
-def _blocks(draw: Callable[[int], np.ndarray]) -> Iterator[int]:
-    """Draws one by one, made in blocks: a numpy call for each would cost more than the rest of a request."""
-    while True:
-        yield from draw(_NUM_PER_DRAW).tolist()

@@ -15,12 +15,11 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.streams import python_stream, stream
 from simulator.workload.arrivals import arrival_times_s
+from simulator.workload.draws import NUM_PER_DRAW
 from simulator.workload.readers import FileTrace, open_trace
 from simulator.workload.readers.servegen import Servegen
 from simulator.workload.records import Record
 from simulator.workload.spec import TraceSpec
-
-_NUM_PER_DRAW = 1024
 
 Row = tuple[float, Record]
 
@@ -98,7 +97,7 @@ class Recorded:
     def _starts_s(self) -> Iterator[float]:
         assert self._spec.session_arrivals is not None  # looked at when it was opened
         rng = stream(self._seed, "workload", self._name, "sessions", self._replication)
-        drawn = arrival_times_s(self._spec.session_arrivals, rng, _NUM_PER_DRAW)
+        drawn = arrival_times_s(self._spec.session_arrivals, rng, NUM_PER_DRAW)
         return chain.from_iterable(times_s.tolist() for times_s in drawn)
 
 

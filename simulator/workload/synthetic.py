@@ -1,7 +1,6 @@
 """A tenant's requests from distributions.
 
-Each quantity has a random stream of its own, so that other answers leave the arrivals as they were. Draws are made in
-blocks of a fixed size: one numpy call a request would cost more than the request, and a longer run extends a shorter.
+Each quantity has a random stream of its own, so that other answers leave the arrivals as they were.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from simulator.request import Prompt, Request
 from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
 from simulator.workload.distributions import LengthSpec
+from simulator.workload.draws import NUM_PER_DRAW, choices, lengths
 from simulator.workload.lengths import draw_lengths
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import SyntheticSpec, TenantSpec
-
-_NUM_PER_DRAW = 1024
 
 
 def synthesize(tenant: TenantSpec, index: int, seed: int, replication: int) -> Iterator[Request]:
@@ -38,16 +36,15 @@ def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, rep
         return stream(seed, "workload", tenant.name, purpose, replication)
 
     heads = _heads(spec, first_segment(index), named("prefix_tokens"))
-    prefixes = _prefixes(len(heads), spec.prefix_zipf_exponent or 0.0, named("prefix"))
-    suffixes = _lengths(spec.suffix_tokens or LengthSpec(distribution="fixed", mean=0), named("suffix_tokens"))
-    outputs = _lengths(spec.output_tokens, named("output_tokens"))
-    for times_s in arrival_times_s(spec.arrivals, named("arrivals"), _NUM_PER_DRAW):
-        for arrival_s, prefix, suffix, output in zip(
-            times_s.tolist(), next(prefixes), next(suffixes), next(outputs), strict=True
-        ):
-            prompt, num_prompt_tokens = heads[prefix]
-            if suffix:
+    prefixes = choices(len(heads), spec.prefix_zipf_exponent or 0.0, named("prefix"))
+    suffixes = lengths(spec.suffix_tokens or LengthSpec(distribution="fixed", mean=0), named("suffix_tokens"))
+    outputs = lengths(spec.output_tokens, named("output_tokens"))
+    for times_s in arrival_times_s(spec.arrivals, named("arrivals"), NUM_PER_DRAW):
+        for arrival_s in times_s.tolist():
+            prompt, num_prompt_tokens = heads[next(prefixes)]
+            if suffix := next(suffixes):
                 prompt, num_prompt_tokens = (*prompt, (None, 0, suffix)), num_prompt_tokens + suffix
+            output = next(outputs)
             yield Request(
                 request_id=-1,
                 arrival_s=arrival_s,
@@ -67,18 +64,5 @@ def _heads(spec: SyntheticSpec, base: int, rng: np.random.Generator) -> list[tup
     """The shared beginnings with their lengths; one empty beginning where there are none."""
     if spec.num_prefixes is None or spec.prefix_tokens is None:
         return [((), 0)]
-    lengths = draw_lengths(spec.prefix_tokens, rng, spec.num_prefixes).tolist()
-    return [(((base + k, 0, n),) if n else (), n) for k, n in enumerate(lengths)]
-
-
-def _prefixes(num_prefixes: int, exponent: float, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Blocks of indices: the k-th of ``num_prefixes``, from 1, has weight ``k ** -exponent`` (0: all alike)."""
-    shares = np.cumsum(np.arange(1, num_prefixes + 1, dtype=float) ** -exponent)
-    shares /= shares[-1]
-    while True:
-        yield np.searchsorted(shares, rng.random(_NUM_PER_DRAW), side="right").tolist()
-
-
-def _lengths(spec: LengthSpec, rng: np.random.Generator) -> Iterator[list[int]]:
-    while True:
-        yield draw_lengths(spec, rng, _NUM_PER_DRAW).tolist()
+    drawn = draw_lengths(spec.prefix_tokens, rng, spec.num_prefixes).tolist()
+    return [(((base + k, 0, n),) if n else (), n) for k, n in enumerate(drawn)]

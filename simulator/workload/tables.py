@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated
 
@@ -10,8 +9,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from simulator.units import Number
-
-_NUM_PER_DRAW = 1024
 
 
 def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -48,9 +45,3 @@ def table_of(values: np.ndarray, num_points: int) -> list[float]:
     edges = np.linspace(0, ordered.size, num_points + 1)  # an edge may cut an observation in two
     means = np.diff(np.interp(edges, np.arange(total.size), total)) * num_points / ordered.size
     return list(np.maximum.accumulate(means).tolist())
-
-
-def chances(rng: np.random.Generator) -> Iterator[float]:
-    """Uniform draws in [0, 1), made in blocks."""
-    while True:
-        yield from rng.random(_NUM_PER_DRAW).tolist()

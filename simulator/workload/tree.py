@@ -16,12 +16,12 @@ from typing import NamedTuple
 from simulator.request import Prompt, Request
 from simulator.streams import stream
 from simulator.workload.arrivals import arrival_times_s
+from simulator.workload.draws import NUM_PER_DRAW, one_by_one
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import TenantSpec
-from simulator.workload.tables import Table, chances, value_at
+from simulator.workload.tables import Table, value_at
 from simulator.workload.tree_spec import TreeSpec
 
-_NUM_PER_DRAW = 1024
 _Named = Callable[[str], Iterator[float]]
 
 
@@ -48,13 +48,13 @@ def grow(tenant: TenantSpec, index: int, seed: int, replication: int) -> Iterato
 
 def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replication: int) -> Iterator[Request]:
     def named(purpose: str) -> Iterator[float]:
-        return chances(stream(seed, "workload", tenant.name, f"tree: {purpose}", replication))
+        return one_by_one(stream(seed, "workload", tenant.name, f"tree: {purpose}", replication).random)
 
     texts = _Texts(spec, first_segment(index), named)
     waiting = _Pool(spec.pool, named("pool")) if spec.pool is not None else _Paused(spec.pause or (), named("pause"))
     another, outputs = named("another"), named("output")
     clock = stream(seed, "workload", tenant.name, "arrivals", replication)
-    for times_s in arrival_times_s(spec.arrivals, clock, _NUM_PER_DRAW):
+    for times_s in arrival_times_s(spec.arrivals, clock, NUM_PER_DRAW):
         for arrival_s in times_s.tolist():
             earlier = waiting.take(arrival_s)
             thread = texts.begun() if earlier is None else texts.continued(earlier)
@@ -197,5 +197,3 @@ class _Pool:
         thread, begun[place] = begun[place], begun[-1]
         begun.pop()
         return thread
-
-
