@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
+from engine import engine_config
 
 from simulator.cluster import Cluster
-from simulator.engine_args import EngineConfig
 from simulator.errors import InputError
 from simulator.metrics import Metrics
 from simulator.result import RunResult
@@ -16,22 +16,9 @@ from simulator.routing import make_router, parse_routing
 from simulator.step_time import FORMULAS
 from simulator.workload import WorkloadSpec, open_workload
 
-ENGINE = EngineConfig(
-    dialect="vllm-0.32",
-    block_size=16,
-    num_gpu_blocks=3000,
-    max_model_len=8192,
-    max_num_batched_tokens=2048,
-    max_num_seqs=64,
-    max_num_active_seqs=64,
-    enable_prefix_caching=True,
-    enable_chunked_prefill=True,
-    long_prefill_token_threshold=0,
-    scheduler_reserve_full_isl=True,
-    watermark=0.0,
-    policy="fcfs",
-    async_scheduling=False,
-)
+ENGINE = engine_config(
+    block_size=16, num_gpu_blocks=3000, max_model_len=8192, max_num_batched_tokens=2048, max_num_seqs=64,
+)  # fmt: skip
 TIMES = {
     "step_s": 0.01, "prefill_token_s": 1e-4, "prefill_pair_s": 0.0, "decode_token_s": 0.0, "decode_context_s": 0.0,
 }  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine import engine_config
 
 from calibration.benchmarks.belief import FORMULA, POOL, believe
 from calibration.benchmarks.benchmark import Benchmark, Lengths, Measured
@@ -13,7 +14,6 @@ from calibration.benchmarks.invert import Inversion, Solution, figures
 from calibration.benchmarks.play import play
 from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, bind
 from calibration.roofline import Prior
-from simulator.engine_args import EngineConfig
 
 # A model of 8 billion parameters on a device of 280 TFLOP/s and 1.2 TB/s, as its data sheet has it.
 SHEET = {
@@ -36,22 +36,9 @@ TRUE = {
     OVERHEAD: 8e-3,
     OVERHEAD_SLOPE: 0.0,
 }
-ENGINE = EngineConfig(
-    dialect="vllm-0.32",
-    block_size=128,
-    num_gpu_blocks=2000,
-    max_model_len=16384,
-    max_num_batched_tokens=2048,
-    max_num_seqs=256,
-    max_num_active_seqs=256,
-    enable_prefix_caching=True,
-    enable_chunked_prefill=True,
-    long_prefill_token_threshold=0,
-    scheduler_reserve_full_isl=True,
-    watermark=0.0,
-    policy="fcfs",
-    async_scheduling=False,
-)
+ENGINE = engine_config(
+    block_size=128, num_gpu_blocks=2000, max_model_len=16384, max_num_batched_tokens=2048, max_num_seqs=256,
+)  # fmt: skip
 STEP_TIME = bind(FORMULA, TRUE)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, takewhile
 
 import numpy as np
 
+from simulator.request import Request
 from simulator.workload.distributions import ArrivalSpec
 
 _PERIODS_PER_DRAW = 10_000
@@ -20,6 +22,14 @@ def arrival_times_s(spec: ArrivalSpec, rng: np.random.Generator, num_per_draw: i
     if spec.process == "batch":
         return _batch_times_s(spec, num_per_draw)
     return _sums(_gaps_s(spec, rng, num_per_draw))
+
+
+def until(requests: Iterator[Request], num_requests: int | None, end_s: float | None) -> Iterator[Request]:
+    """The first ``num_requests`` or, where that is None, all that arrive before ``end_s``."""
+    if num_requests is not None:
+        return islice(requests, num_requests)
+    assert end_s is not None  # the specification demands one of the two
+    return takewhile(lambda request: request.arrival_s < end_s, requests)
 
 
 def draw_gaps_s(spec: ArrivalSpec, rng: np.random.Generator, size: int) -> np.ndarray:

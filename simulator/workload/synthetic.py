@@ -6,13 +6,12 @@ Each quantity has a random stream of its own, so that other answers leave the ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, takewhile
 
 import numpy as np
 
 from simulator.request import Prompt, Request
 from simulator.streams import stream
-from simulator.workload.arrivals import arrival_times_s
+from simulator.workload.arrivals import arrival_times_s, until
 from simulator.workload.distributions import LengthSpec
 from simulator.workload.draws import NUM_PER_DRAW, choices, lengths
 from simulator.workload.lengths import draw_lengths
@@ -24,11 +23,7 @@ def synthesize(tenant: TenantSpec, index: int, seed: int, replication: int) -> I
     """Yield drawn requests in order of arrival. Numbering is left to who merges the tenants."""
     spec = tenant.synthetic
     assert spec is not None  # who calls has looked
-    requests = _endless(tenant, spec, index, seed, replication)
-    if spec.num_requests is not None:
-        return islice(requests, spec.num_requests)
-    end_s = spec.duration or 0.0
-    return takewhile(lambda request: request.arrival_s < end_s, requests)
+    return until(_endless(tenant, spec, index, seed, replication), spec.num_requests, spec.duration)
 
 
 def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, replication: int) -> Iterator[Request]:

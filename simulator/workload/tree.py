@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import accumulate, count, islice, takewhile
+from itertools import accumulate, count
 from typing import NamedTuple
 
 from simulator.request import Prompt, Request
 from simulator.streams import stream
-from simulator.workload.arrivals import arrival_times_s
+from simulator.workload.arrivals import arrival_times_s, until
 from simulator.workload.draws import NUM_PER_DRAW, one_by_one
 from simulator.workload.segments import first_segment
 from simulator.workload.spec import TenantSpec
@@ -39,11 +39,7 @@ def grow(tenant: TenantSpec, index: int, seed: int, replication: int) -> Iterato
     """Yield drawn requests in order of arrival. Numbering is left to who merges the tenants."""
     spec = tenant.tree
     assert spec is not None  # who calls has looked
-    requests = _endless(tenant, spec, index, seed, replication)
-    if spec.num_requests is not None:
-        return islice(requests, spec.num_requests)
-    end_s = spec.duration or 0.0
-    return takewhile(lambda request: request.arrival_s < end_s, requests)
+    return until(_endless(tenant, spec, index, seed, replication), spec.num_requests, spec.duration)
 
 
 def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replication: int) -> Iterator[Request]:
