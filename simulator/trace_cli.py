@@ -10,64 +10,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, nearest
+from simulator.trace_options import READING, Quantity, opened_trace, options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.trace_tools.stream import Stream
-    from simulator.workload.records import Trace
 
-# Options of formats that are numbers, and what reads them in `simulator.units`; the others are paths.
-_OPTIONS = {
-    "block_tokens": "positive_count", "seed": "count", "start_s": "duration_s", "duration_s": "positive_duration_s",
-    "gap_s": "positive_duration_s",
-}  # fmt: skip
 _KVCAST, _MOONCAKE = "kvcast", "mooncake"
 _NEEDED = {"context_settings": {"help_option_names": ["-h", "--help"]}, "no_args_is_help": True}
 
 
-class _Quantity(click.ParamType):
-    """A number as `simulator.units` reads it."""
-
-    def __init__(self, reader: str, name: str) -> None:
-        self.reader, self.name = reader, name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
-        from simulator import units
-
-        try:
-            return getattr(units, self.reader)(value)
-        except InputError as error:
-            raise InputError(f"{param.opts[0] if param else 'value'}: {error}") from None
-
-
-_COUNT = _Quantity("count", "number")
-_POSITIVE_COUNT = _Quantity("positive_count", "number")
-_SECONDS = _Quantity("duration_s", "seconds")
-_FACTOR = _Quantity("positive_number", "factor")
+_COUNT = Quantity("count", "number")
+_POSITIVE_COUNT = Quantity("positive_count", "number")
+_SECONDS = Quantity("duration_s", "seconds")
+_FACTOR = Quantity("positive_number", "factor")
 _PATH = click.Path(path_type=Path)
 
 
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_READING = _options(
-    click.option("--format", "format_", metavar="NAME", help="Format of the file [told by its content]."),
-    click.option(
-        "--option", "options", multiple=True, metavar="NAME=VALUE",
-        help="What the format leaves open (repeatable), such as tokenizer=tokenizer.json for files of texts.",
-    ),
-    click.option("--strict", is_flag=True, help="Refuse lines that cannot be used, instead of counting them."),
-)  # fmt: skip
-_WRITING = _options(
+_WRITING = options(
     click.option("-o", "--output", type=_PATH, required=True, help="The file to write; gzipped if it ends in .gz."),
-    _READING,
+    READING,
 )
 _FILE = click.argument("file", type=_PATH)
 
@@ -87,7 +50,7 @@ def trace() -> None:
     "--block-size", "block_sizes", type=_POSITIVE_COUNT, multiple=True,
     help="Tokens of a block (repeatable; the first is that of reuse distances) [the file's own, 16, 128].",
 )  # fmt: skip
-@_READING
+@READING
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and nothing else.")
 @click.option("-o", "--output", type=_PATH, help="Folder for the figure (SVG, PNG) and the numbers (JSON).")
 def info(file: Path, block_sizes: tuple[int, ...], as_json: bool, output: Path | None, **reading: Any) -> None:
@@ -102,7 +65,7 @@ def info(file: Path, block_sizes: tuple[int, ...], as_json: bool, output: Path |
         from simulator.report import check_writable
 
         check_writable(output)
-    found, samples = summarise(_open(file, **reading), file, block_sizes)
+    found, samples = summarise(opened_trace(file, **reading), file, block_sizes)
     numbers = {"file": file.name, **found.to_json(), "traps": traps(found)}
     if as_json:
         click.echo(_json(numbers))
@@ -201,26 +164,6 @@ def anonymise(file: Path, output: Path, **reading: Any) -> None:
     _write([file], output, reading, lambda streams: anonymised(streams[0]))
 
 
-def _open(path: Path, format_: str | None, options: Sequence[str], strict: bool) -> Trace:
-    from simulator.workload.readers import open_trace
-
-    return open_trace(path, format_, strict=strict, **dict(map(_option, options)))
-
-
-def _option(given: str) -> tuple[str, Any]:
-    from simulator import units
-
-    name, equals, value = given.partition("=")
-    if not equals:
-        raise InputError(f"--option: got {given!r}, expected NAME=VALUE")
-    if name not in _OPTIONS:
-        return name, value  # a path, or a name that no format knows
-    try:
-        return name, getattr(units, _OPTIONS[name])(value)
-    except InputError as error:
-        raise InputError(f"--option {name}: {error}") from None
-
-
 def _write(
     files: Sequence[Path],
     output: Path,
@@ -235,7 +178,7 @@ def _write(
     from simulator.trace_tools.stream import opened
 
     check_apart(output, files)
-    stream = edit([opened(_open(path, **reading), path) for path in files])
+    stream = edit([opened(opened_trace(path, **reading), path) for path in files])
     lines, num_headers = (own_lines(stream), 1) if name == _KVCAST else (mooncake_lines(stream), 0)
     num_requests = -num_headers
     with new_file(output) as target:
