@@ -17,8 +17,14 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from simulator.errors import InputError, nearest
+from simulator.eviction.belady import Belady
+from simulator.eviction.frequency import LengthAware, Lfu, Slru
 from simulator.eviction.policy import Params, Policy, User
+from simulator.eviction.quota import Quota
 from simulator.eviction.recency import Fifo, Lru
+from simulator.eviction.s3fifo import S3Fifo
+from simulator.eviction.ttl import Ttl
+from simulator.eviction.workload_aware import WorkloadAware
 
 __all__ = ["POLICIES", "VLLM", "EvictionSpec", "Params", "Policy", "User", "make_policy", "parse_eviction"]
 
@@ -28,6 +34,14 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         "lru": Lru,
         "fifo": Fifo,
+        "lfu": Lfu,
+        "slru": Slru,
+        "s3fifo": S3Fifo,
+        "length_aware": LengthAware,
+        "workload_aware": WorkloadAware,
+        "ttl": Ttl,
+        "quota": Quota,
+        "belady": Belady,
     }
 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Params(BaseModel):
-    """A policy's parameters: frozen, hashable, strict about names. Policies without any use it as it is."""
+    """A policy's parameters: frozen, and strict about names. Policies without any use it as it is."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -51,7 +51,7 @@ class Policy(ABC):
 
     needs_clock: ClassVar[bool] = False
     needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
-    needs_future: ClassVar[bool] = False  # only a replay knows it: see `Belady.foresee`
+    needs_future: ClassVar[bool] = False  # which only a replay knows: it calls `foresee` first
     # Whether a replay lets a request's own blocks be evicted while it is inserted, one by one from its first block on
     # (S3-FIFO's convention); else they are pinned, as an engine does, and inserted from the last block on.
     inserts_one_by_one: ClassVar[bool] = False
@@ -77,3 +77,7 @@ class Policy(ABC):
     @abstractmethod
     def evict(self, user: User) -> int:
         """The idle block whose content goes, so that ``user`` gets a place. There is at least one idle block."""
+
+    def foresee(self, requests: Iterable[Sequence[int]]) -> None:
+        """All requests of a replay that is about to begin, as names of blocks: for policies that need the future."""
+        raise NotImplementedError

@@ -30,12 +30,17 @@ def hits(
 
     A request is the names of its blocks in order, each name once, where equal names mean equal prefixes. It is served
     whole before the next: its hit is the contiguous prefix present; then what is missing is inserted, after as many
-    evictions as that takes, with the request's own blocks pinned, and all its blocks become idle, the last one first.
-    Of a request longer than the cache only the first ``capacity`` blocks are looked at. (Convention A of the golden
-    figures; that of vLLM, which caches full blocks only and computes one token always, is a matter of which names are
-    given.) ``visitors``, as many as requests, say whose they are and when they come.
+    evictions as that takes, with the request's own blocks pinned, and all its blocks become idle, the last one first. A
+    policy that needs the future is told it, and evicts afterwards: it may refuse a block by evicting it at once. Of a
+    request longer than the cache only the first ``capacity`` blocks are looked at. (This is convention A of the golden
+    figures; vLLM's, which caches full blocks only and always computes one token, is a matter of which names are given.)
+    ``visitors``, as many as requests, say whose they are and when they come.
     """
     serve = _serve_one_by_one if policy.inserts_one_by_one else _serve
+    if policy.needs_future:
+        requests = list(requests)
+        policy.foresee(requests)
+        serve = _serve_and_evict_afterwards
     cached: set[int] = set()
     found = []
     for names, visitor in zip(requests, visitors if visitors is not None else repeat(_NOBODY), strict=False):
@@ -72,3 +77,15 @@ def _serve_one_by_one(policy: Policy, names: Sequence[int], capacity: int, cache
                 cached.remove(policy.evict(user))
             cached.add(name)
         policy.keep(block, block, (place,), user)
+
+
+def _serve_and_evict_afterwards(
+    policy: Policy, names: Sequence[int], capacity: int, cached: set[int], user: User
+) -> None:
+    present = [name for name in names if name in cached]
+    policy.use(present, present, user)
+    cached.update(names)
+    last_first = names[::-1]
+    policy.keep(last_first, last_first, range(len(names) - 1, -1, -1), user)
+    for _ in range(len(cached) - capacity):
+        cached.remove(policy.evict(user))
