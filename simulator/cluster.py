@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from simulator.clock import Clock
 from simulator.engine_args.unmeasured import unmeasured
 from simulator.errors import InputError
+from simulator.frontend import Frontend
 from simulator.instance import Instance
 from simulator.metrics import Metrics
 from simulator.noise import StepNoise, draw_step_noise
 from simulator.prefix import PRIVATE, Prefixes
 from simulator.request import ABORTED, REFUSED, RUNNING, WAITING, Request
-from simulator.routing.decision import Hold, Refuse, Send
+from simulator.routing.decision import Copy, Send
+from simulator.routing.fleet import Fleet
 from simulator.routing.router import Router
 from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
@@ -32,7 +33,7 @@ TOO_LONG = "prompt and max_tokens exceed max_model_len"
 def simulate(
     config: EngineConfig,
     profile: Profile,
-    router: Router,
+    routers: Sequence[Router],
     requests: Iterable[Request],
     num_instances: int,
     metrics: Metrics,
@@ -49,13 +50,15 @@ def simulate(
     if profile.step_noise_s is not None and profile.step_noise_s.value:
         deviation_s = profile.step_noise_s.value
         noise = [draw_step_noise(deviation_s, seed, replication, number) for number in range(num_instances)]
-    cluster = Cluster(config, step_time, router, num_instances, metrics, noise=noise)
+    cluster = Cluster(
+        config, step_time, routers, num_instances, metrics, noise=noise, kv_bytes_per_token=profile.kv_bytes_per_token
+    )
     cluster.run(requests)
     return cluster.num_arrived
 
 
 class Cluster:
-    """``num_instances`` equal instances behind one router.
+    """``num_instances`` equal instances behind one router, or replicas of one.
 
     Without ``advancing`` or ``grouping`` every step and every request is visited: the plain reference of law 7.
     ``noise`` is that of each instance's steps.
@@ -65,28 +68,28 @@ class Cluster:
         self,
         config: EngineConfig,
         step_time: StepTime,
-        router: Router,
+        routers: Router | Sequence[Router],
         num_instances: int,
         metrics: Metrics,
         *,
         advancing: bool = True,
         grouping: bool = True,
         noise: Sequence[StepNoise] | None = None,
+        kv_bytes_per_token: int = 0,
     ) -> None:
+        routers = [routers] if isinstance(routers, Router) else routers
         self.config = config
         self.step_time = step_time
-        self.router = router
         self.metrics = metrics
         self.clock = Clock()
         self.prefixes = Prefixes(config.block_size)
-        self.view = router.make_view(config.block_size)
-        self._watches = router.index == "events"
-        self._needs_block_keys = router.needs_block_keys
+        self._needs_block_keys = routers[0].needs_block_keys
+        announces = routers[0].index == "events"
         self.instances = [
             Instance(
                 self.clock,
                 number,
-                Scheduler(config, self.prefixes, grouping=grouping, announce_below=PRIVATE if self._watches else None),
+                Scheduler(config, self.prefixes, grouping=grouping, announce_below=PRIVATE if announces else None),
                 step_time,
                 metrics,
                 self,
@@ -95,16 +98,17 @@ class Cluster:
             )
             for number in range(num_instances)
         ]
+        fleet = Fleet(
+            num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
+            step_time, kv_bytes_per_token, self.prefixes,
+        )  # fmt: skip
+        self.frontend = Frontend(self.clock, routers, fleet, self.instances, self)
         self._requests: Iterator[Request] = iter(())
         self._last_arrival = -inf
         self._follow: Follow | None = None
         self.num_arrived = 0
         self._room = inf  # how many more requests the client sends before one has to end
         self._held_back = False
-        self._unsettled: list[tuple[float, int]] = []  # heap: when which sleeping instance's next KV events leave
-        self._look_at_s = [inf] * num_instances  # the entry of each instance there that counts: the earliest
-        self._travelling: list[tuple[float, int, int, list[int | None]]] = []  # heap: KV events by the time they left
-        self._num_batches = 0
 
     def run(self, requests: Iterable[Request], max_concurrency: int | None = None) -> None:
         """Serve all requests. Raises InputError where arrivals go back in time.
@@ -170,29 +174,12 @@ class Cluster:
         # for ever.
         self._last_arrival = request.arrival_time = max(request.arrival_s, nextafter(self._last_arrival, inf))
         if request.num_prompt_tokens + request.max_tokens > self.config.max_model_len:
-            self._refuse(request, TOO_LONG)
+            self.refuse(request, TOO_LONG)
             return
         if self._needs_block_keys:
             root = self.prefixes.root(request.cache_salt, request.lora)
             request.block_keys, request.prompt_end = self.prefixes.keys(request.prompt, root)
-        self._route(request)
-
-    def _route(self, request: Request) -> None:
-        now_s = self.clock.now
-        if self._watches:
-            # What happens at this very moment comes after the arrival, here as everywhere.
-            self._deliver_events(min(now_s - self.router.event_delay_s, nextafter(now_s, -inf)))
-        decision = self.router.choose(request, self.view, now_s)
-        if isinstance(decision, Send):
-            self._send(request, decision.instance, now_s)
-        elif isinstance(decision, Hold):
-            self.clock.at(decision.until_s, lambda _: self._route_held(request), first=True)
-        elif isinstance(decision, Refuse):
-            self._refuse(request, decision.reason)
-
-    def _route_held(self, request: Request) -> None:
-        if request.state == WAITING:
-            self._route(request)
+        self.frontend.arrived(request)
 
     def _give_up(self, request: Request) -> None:
         """The client has waited long enough and hangs up."""
@@ -204,66 +191,63 @@ class Cluster:
         else:
             request.state, request.finish_s = ABORTED, self.clock.now  # on its way, or held by the router
             if request.instance is not None:
-                self.view.finished(request, self.clock.now)
+                self.frontend.finished(request, self.clock.now)
             self._ended(request)
         self._let_follow(request)
 
-    def _submit(self, request: Request, instance: Instance) -> None:
-        if request.state == WAITING:
-            instance.submit(request)
+    # --- what routers decide --------------------------------------------------------------------------------------
 
-    def _send(self, request: Request, number: int, now_s: float) -> None:
-        self.view.dispatched(request, number, now_s)
-        request.instance = number
-        overhead_s = self.step_time.overhead_s(request.num_prompt_tokens)
-        instance = self.instances[number]
-        if overhead_s:
-            self.clock.at(now_s + overhead_s, lambda _: self._submit(request, instance), first=True)
+    def send(self, request: Request, decision: Send) -> None:
+        """The request is on its way to an instance, with the time that transport takes and what is to be copied."""
+        instance = self.instances[decision.instance]
+        delay_s = self.step_time.overhead_s(request.num_prompt_tokens)
+        copied: list[int] = []
+        if decision.copy is not None:
+            delay_s += decision.copy.copy_s
+            copied = self._found(request, decision.copy)
+        if delay_s:
+            self.clock.at(self.clock.now + delay_s, lambda _: self._submit(request, instance, copied), first=True)
         else:
-            instance.submit(request)
+            self._submit(request, instance, copied)
 
-    def _refuse(self, request: Request, reason: str) -> None:
+    def refuse(self, request: Request, reason: str) -> None:
+        """The request is turned away."""
         request.state = REFUSED
         request.refusal = reason
         self._ended(request)
+
+    def _submit(self, request: Request, instance: Instance, copied: list[int]) -> None:
+        if request.state != WAITING:
+            return  # its client has gone
+        if copied:
+            instance.submit_with(request, copied)
+        else:
+            instance.submit(request)
+
+    def _found(self, request: Request, copy: Copy) -> list[int]:
+        """The keys of the blocks that are really there to be copied."""
+        source = self.instances[copy.source]
+        source.settle(nextafter(self.clock.now, -inf))
+        num_blocks = len(source.scheduler.kv.longest_hit(request, request.num_prompt_tokens))
+        return request.block_keys[: min(copy.num_blocks, num_blocks)]
 
     # --- what instances report ------------------------------------------------------------------------------------
 
     def first_token(self, request: Request, now_s: float) -> None:
         """The router sees the first token pass."""
-        self.view.first_token(request, now_s)
+        self.frontend.first_token(request, now_s)
 
     def finished(self, request: Request, now_s: float) -> None:
         """The router sees the last token pass; the request's row is written."""
-        self.view.finished(request, now_s)
+        self.frontend.finished(request, now_s)
         if request.hung_up_s is not None:
             request.state = ABORTED  # though its last token may have come with the very step in which it would leave
         self._ended(request)
 
     def kv_events(self, instance: int, time_s: float, events: list[int | None]) -> None:
-        """KV events left an instance; they arrive after the router's event delay."""
-        self._num_batches += 1
-        heappush(self._travelling, (time_s, self._num_batches, instance, events))
+        """KV events left an instance."""
+        self.frontend.kv_events(instance, time_s, events)
 
     def asleep(self, instance: Instance) -> None:
-        """An instance takes several steps at once: note when it must be looked at for KV events in between."""
-        look_at_s, number = self._look_at_s, instance.number
-        if look_at_s[number] <= self.clock.now:
-            return  # at the next arrival it is looked at anyway
-        time_s = instance.next_event_s()
-        if time_s is not None and time_s < look_at_s[number]:
-            look_at_s[number] = time_s
-            heappush(self._unsettled, (time_s, number))
-
-    def _deliver_events(self, limit_s: float) -> None:
-        """Give the router the events which left by ``limit_s``; only instances that have some are settled for it."""
-        unsettled, travelling = self._unsettled, self._travelling
-        while unsettled and unsettled[0][0] <= limit_s:
-            time_s, number = heappop(unsettled)
-            if time_s == self._look_at_s[number]:
-                self._look_at_s[number] = inf
-                self.instances[number].settle(limit_s)
-                self.asleep(self.instances[number])
-        while travelling and travelling[0][0] <= limit_s:
-            _, _, number, events = heappop(travelling)
-            self.view.kv_events(number, events)
+        """An instance takes several steps at once, with KV events in between."""
+        self.frontend.asleep(instance)

@@ -16,7 +16,7 @@ from simulator.errors import InputError, nearest
 from simulator.evidence import indicative
 from simulator.metrics import Metrics
 from simulator.result import RunResult
-from simulator.routing import Router, RoutingSpec, make_router
+from simulator.routing import Router, RoutingSpec, make_routers
 from simulator.streams import python_stream
 from simulator.workload import open_workload
 
@@ -45,11 +45,11 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
     workload = open_workload(
         scenario.workload, scenario.seed, replication, scenario.base_dir, acceptance=scenario.acceptance
     )
-    policy = make_router(spec, num_instances, python_stream(scenario.seed, "router", replication))
+    routers = make_routers(spec, num_instances, python_stream(scenario.seed, "router", replication))
     # vLLM's null block never holds anything: what a pool can hold is one block less than it counts.
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     num_arrived = _simulate(
-        config, scenario.device_profile, policy, workload, num_instances, metrics,
+        config, scenario.device_profile, routers, workload, num_instances, metrics,
         seed=scenario.seed, replication=replication,
     )  # fmt: skip
     if metrics.num_requests != num_arrived:
@@ -130,12 +130,13 @@ def _run_task(task: tuple[Scenario, RoutingSpec, int]) -> RunResult:
 
 
 def _simulate(
-    config: Any, profile: Profile, router: Router, requests: Iterable[Request], num_instances: int, metrics: Metrics,
+    config: Any, profile: Profile, routers: Sequence[Router], requests: Iterable[Request], num_instances: int,
+    metrics: Metrics,
     *, seed: int, replication: int,
 ) -> int:  # fmt: skip
     from simulator.cluster import simulate
 
-    return simulate(config, profile, router, requests, num_instances, metrics, seed=seed, replication=replication)
+    return simulate(config, profile, routers, requests, num_instances, metrics, seed=seed, replication=replication)
 
 
 def _named(scenario: Scenario, label: str) -> RoutingSpec:

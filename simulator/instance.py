@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from simulator.metrics import Metrics
     from simulator.noise import StepNoise
+    from simulator.routing.polled import PolledMetrics
 
 
 class Listener(Protocol):
@@ -77,6 +78,7 @@ class Instance:
         self.advancing = advancing
         self.noise = noise
         self.reports_events = scheduler.pool.events is not None
+        self.polled: PolledMetrics | None = None  # who polls the metrics, if anyone does
         self.num_advances = 0
         self._flights: deque[Flight] = deque()
         self._last: Flight | None = None
@@ -85,12 +87,19 @@ class Instance:
         self._alarm: Alarm | None = None
         self._alarm_s = 0.0
         self._aborts: list[Request] = []  # to be ended before the next decision
+        self._copies: list[tuple[Request, list[int]]] = []  # to be submitted before it, with blocks from elsewhere
         self._num_waiting = self._num_running = 0  # as the last decision left them
 
     def submit(self, request: Request) -> None:
         """A request reaches the engine now: considered at the first schedule from here on."""
         request.queued_s = self.clock.now
         self.scheduler.add(request)
+        self._look_again()
+
+    def submit_with(self, request: Request, keys: list[int]) -> None:
+        """A request reaches the engine together with its first blocks, computed elsewhere."""
+        request.queued_s = self.clock.now
+        self._copies.append((request, keys))
         self._look_again()
 
     def abort(self, request: Request) -> None:
@@ -107,6 +116,15 @@ class Instance:
             self.scheduler.settle(num_steps)
             self._num_settled += num_steps
             self._date_events()
+
+    def metrics_at(self, time_s: float) -> tuple[int, int, float]:
+        """What the engine exports at ``time_s``: its queues as the last decision left them, and the share of its blocks
+        in use.
+        """
+        self.settle(time_s)
+        pool = self.scheduler.pool
+        num_blocks = pool.num_blocks - 1
+        return self._num_waiting, self._num_running, (num_blocks - pool.num_free) / num_blocks
 
     def next_event_s(self) -> float | None:
         """When the next step ends that brings KV events, or None if the alarm comes no later."""
@@ -134,8 +152,12 @@ class Instance:
             return  # it was set before something came in between
         self._alarm = None
         now_s = self.clock.now
+        if self.polled is not None:
+            self.polled.before_change(self.number, now_s)
         if self._flights:
             self._complete(self._num_steps, now_s)
+        if self._copies:
+            self._take_copies()
         if self._aborts:
             self._end_aborted(now_s)
         self._decide(now_s)
@@ -147,6 +169,13 @@ class Instance:
                 self.scheduler.abort(request)
                 request.finish_s = now_s
                 self.listener.finished(request, now_s)
+
+    def _take_copies(self) -> None:
+        copies, self._copies = self._copies, []
+        for request, keys in copies:
+            if request.state == WAITING:
+                self.scheduler.kv.receive(keys)
+                self.scheduler.add(request)
 
     def _decide(self, now_s: float) -> None:
         """Keep as many plans in flight as the engine does, then sleep until the oldest has ended."""

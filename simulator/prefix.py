@@ -32,9 +32,10 @@ class Prefixes:
 
     __slots__ = ("_chains", "_num_private", "block_size")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, shared: Prefixes | None = None) -> None:
+        """``shared``: a table of another block size to give the same identities as."""
         self.block_size = block_size
-        self._chains: dict[tuple, int] = {}
+        self._chains: dict[tuple, int] = {} if shared is None else shared._chains
         self._num_private = 0
 
     def root(self, cache_salt: str | None = None, lora: str | None = None) -> int:
@@ -75,6 +76,27 @@ class Prefixes:
             position += length
             previous, expected = segment, start + length
         return keys, position
+
+    def chains(self, prompt: Prompt, root: int = 0) -> list[tuple[int, int]]:
+        """The prompt as (chain, tokens of it), for who compares token by token: a chain is the identity of everything
+        before it and of the segment that begins there, so that two prompts agree up to the first chain in which they
+        differ and, in that one, up to the shorter of the two.
+        """
+        chains: list[tuple[int, int]] = []
+        position = root
+        previous, expected = None, -1
+        for segment, start, length in prompt:
+            if not length:
+                continue
+            if chains and segment is not None and segment == previous and start == expected:
+                chain, before = chains[-1]
+                chains[-1] = (chain, before + length)
+            else:
+                position = self.after(position, segment, start)
+                chains.append((position, length))
+            position += length
+            previous, expected = segment, start + length
+        return chains
 
     def _chain(self, name: tuple) -> int:
         return self._chains.setdefault(name, (len(self._chains) + 1) * _STRIDE)

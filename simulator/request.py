@@ -32,7 +32,7 @@ class Request:
         "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache",
         "acceptance", "timeout_s", "abandons", "num_retries",
         # What became of it.
-        "state", "refusal", "instance", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
+        "state", "refusal", "instance", "replica", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
         "last_token_s", "finish_s", "hung_up_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
         # The scheduler's own, by vLLM's names where it has one.
         "arrival_time", "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale",
@@ -80,6 +80,7 @@ class Request:
         self.state = WAITING
         self.refusal: str | None = None
         self.instance: int | None = None
+        self.replica = 0  # of the router that takes it
         self.block_keys: list[int] = []
         self.prompt_end: Any = None  # int once the keys are computed: the position after the prompt (prefix.py)
         self.queued_s: float | None = None

@@ -15,6 +15,7 @@ from simulator.metrics import Metrics
 from simulator.plan import Plan
 from simulator.request import Request
 from simulator.routing import Hold, Refuse, Router, Send, make_router, parse_routing
+from simulator.routing.decision import Copy
 from simulator.scheduler import Scheduler
 from simulator.step_time import FORMULAS, StepTime
 
@@ -85,6 +86,40 @@ class Moody(Router):
         return Send(request.request_id % self.num_instances)
 
 
+class Nosy(Router):
+    """Polls, queues requests while all instances have three, and has blocks copied from who holds most of them."""
+
+    summary = "for tests"
+    source = "none"
+    index = "events"
+    event_delay_s = 0.05
+    poll_s = 0.3
+    poll_delay_s = 0.1
+
+    def rank(self, request: Request) -> float:
+        return -request.num_prompt_tokens
+
+    def choose(self, request: Request, view: Any, now_s: float) -> Send | Hold:
+        if min(view.num_in_flight) >= 3:
+            return Hold()
+        polled = view.polled
+        loads = [
+            (4 * waiting + running + usage, busy)
+            for waiting, running, usage, busy in zip(
+                polled.num_waiting, polled.num_running, polled.usage, view.num_in_flight, strict=True
+            )
+        ]
+        instance = loads.index(min(loads))
+        levels = view.cached_levels(request, now_s)
+        if not levels or levels[-1][0] >> instance & 1:
+            return Send(instance)
+        holders, num_blocks = levels[-1]
+        return Send(instance, Copy(holders.bit_length() - 1, num_blocks, 0.07))
+
+
+FOR_TESTS: dict[str, type[Router]] = {"moody": Moody, "nosy": Nosy}
+
+
 @dataclass(frozen=True)
 class Case:
     """A cluster and what it is asked, as plain values: every run of it gets fresh objects."""
@@ -109,8 +144,8 @@ class Case:
         return [Request(**values) for values in self.requests]
 
     def router(self) -> Router:
-        if self.routing == "moody":
-            return Moody(None, self.num_instances, random.Random(0))
+        if isinstance(self.routing, str) and self.routing in FOR_TESTS:
+            return FOR_TESTS[self.routing](None, self.num_instances, random.Random(0))
         return make_router(parse_routing(self.routing), self.num_instances, random.Random(0))
 
 

@@ -21,7 +21,9 @@ ROUTINGS: tuple[Any, ...] = (
     {"policy": "dynamo", "event_delay": 0.03},
     {"policy": "dynamo", "event_delay": 0.5},
     {"policy": "dynamo", "use_kv_events": False, "router_ttl_secs": 3},
+    "oracle",
     "moody",
+    "nosy",
 )
 
 

@@ -6,6 +6,8 @@ import random
 
 from simulator.request import Request
 from simulator.routing import ROUTERS, Router, Send, View, make_router, parse_routing
+from simulator.routing.fleet import Fleet
+from simulator.routing.polled import PolledMetrics
 
 BLOCK_SIZE = 64
 VARIANTS = [
@@ -15,6 +17,19 @@ VARIANTS = [
     {"policy": "dynamo", "temperature": 0.7},
     {"policy": "dynamo", "overlap_score_credit_decay": 0.5, "decode_active_request_weight": 2},
 ]
+
+
+class Idle:
+    """An engine that has nothing to do and nothing cached."""
+
+    def metrics_at(self, time_s: float) -> tuple[int, int, float]:
+        return 0, 0, 0.0
+
+    def cached_blocks(self, request: Request, instance: int) -> int:
+        return 0
+
+    def queued_tokens(self, instance: int) -> int:
+        return 0
 
 
 def request(number: int, keys: list[int], num_prompt_tokens: int | None = None, session: int | None = 0) -> Request:
@@ -34,7 +49,12 @@ def request(number: int, keys: list[int], num_prompt_tokens: int | None = None, 
 
 def router_and_view(entry, num_instances: int, seed: int = 0) -> tuple[Router, View]:
     router = make_router(parse_routing(entry), num_instances, random.Random(seed))
-    return router, router.make_view(BLOCK_SIZE)
+    view = router.make_view(Fleet(num_instances, BLOCK_SIZE))
+    if router.poll_s is not None:
+        view.polled = PolledMetrics([Idle()] * num_instances, router.poll_s, router.poll_delay_s)
+    if router.sees_truth:
+        view.truth = Idle()
+    return router, view
 
 
 def send(router: Router, view: View, one: Request, now_s: float = 0.0) -> int:

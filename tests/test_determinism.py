@@ -113,15 +113,15 @@ def test_law_4_a_new_router_leaves_the_arrivals_untouched(scenario: Scenario, mo
     seen: dict[str, list[Any]] = {}
     serve = experiment._simulate
 
-    def watched(config: Any, profile: Any, router: Any, requests: Any, *rest: Any, **streams: int) -> int:
-        log = seen.setdefault(repr(router.params) + type(router).__name__, [])
+    def watched(config: Any, profile: Any, routers: Any, requests: Any, *rest: Any, **streams: int) -> int:
+        log = seen.setdefault(repr(routers[0].params) + type(routers[0]).__name__, [])
 
         def noted() -> Any:
             for one in requests:
                 log.append(_described(one))
                 yield one
 
-        return serve(config, profile, router, noted(), *rest, **streams)
+        return serve(config, profile, routers, noted(), *rest, **streams)
 
     monkeypatch.setattr(experiment, "_simulate", watched)
     for spec in scenario.routing:

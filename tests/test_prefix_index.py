@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.routing.fleet import Fleet
 from simulator.routing.prefix_index import PrefixIndex
 from simulator.routing.view import View
 
@@ -83,7 +84,7 @@ def test_index_equals_counting(acts, queries):
 
 @given(st.lists(st.one_of(stores, removals, clears), max_size=30))
 def test_kv_events_equal_calls(acts):
-    view, index = View(301, 16), PrefixIndex()
+    view, index = View(Fleet(301, 16)), PrefixIndex()
     model = Model()
     events: dict[int, list[int | None]] = {instance: [] for instance in INSTANCES}
     for act, instance, keys in acts:

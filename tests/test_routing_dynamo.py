@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from routing_cases import BLOCK_SIZE, request, router_and_view, send
 
 from simulator.routing import Send, View
+from simulator.routing.fleet import Fleet
 
 
 def dynamo_view(active: dict[int, int], cached: dict[int, int], keys: list[int], num_instances: int = 2) -> View:
     """A view with that many active blocks of other prompts, and leading blocks of ``keys`` cached."""
-    view = View(num_instances, BLOCK_SIZE, tracks_active_blocks=True)
+    view = View(Fleet(num_instances, BLOCK_SIZE), tracks_active_blocks=True)
     for instance, num_blocks in active.items():
         other = request(1000 + instance, [10_000 * (instance + 1) + i for i in range(num_blocks)])
         view.dispatched(other, instance, 0.0)

@@ -6,6 +6,7 @@ import pytest
 from routing_cases import BLOCK_SIZE, VARIANTS, conversations, drive, request, router_and_view
 
 from simulator.routing import View
+from simulator.routing.fleet import Fleet
 from simulator.routing.prefix_index import PrefixIndex
 
 
@@ -23,7 +24,7 @@ def test_the_ledger_is_empty_when_all_is_over(entry):
 
 
 def test_the_ledger_counts_what_was_believed_at_dispatch():
-    view = View(2, BLOCK_SIZE, tracks_active_blocks=True)
+    view = View(Fleet(2, BLOCK_SIZE), tracks_active_blocks=True)
     view.kv_events(1, [5, 6])
     first, second = request(1, [5, 6, 7], num_prompt_tokens=200), request(2, [5, 6, 8])
     view.dispatched(first, 1, 0.0)
@@ -40,14 +41,14 @@ def test_the_ledger_counts_what_was_believed_at_dispatch():
 
 
 def test_a_request_in_flight_cannot_be_dispatched_again():
-    view = View(2, BLOCK_SIZE)
+    view = View(Fleet(2, BLOCK_SIZE))
     view.dispatched(request(1, [1]), 0, 0.0)
     with pytest.raises(ValueError, match="dispatched twice"):
         view.dispatched(request(1, [1]), 1, 0.0)
 
 
 def test_a_dispatched_block_lives_for_its_ttl_after_the_latest_dispatch():
-    view = View(1, BLOCK_SIZE, fills_at_dispatch=True, ttl_s=120.0)
+    view = View(Fleet(1, BLOCK_SIZE), fills_at_dispatch=True, ttl_s=120.0)
     view.dispatched(request(1, [1, 2]), 0, 0.0)
     view.dispatched(request(2, [1, 3]), 0, 100.0)
     asked = request(9, [1, 2])
@@ -58,7 +59,7 @@ def test_a_dispatched_block_lives_for_its_ttl_after_the_latest_dispatch():
 
 
 def test_nothing_in_a_dispatch_index_is_counted_twice():
-    view = View(1, BLOCK_SIZE, fills_at_dispatch=True)
+    view = View(Fleet(1, BLOCK_SIZE), fills_at_dispatch=True)
     for i in range(5):
         view.dispatched(request(i, [1, 2, 3]), 0, 0.0)
     fresh = PrefixIndex()

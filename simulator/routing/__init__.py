@@ -16,12 +16,14 @@ from simulator.routing.decision import Decision, Hold, Refuse, Send
 from simulator.routing.dynamo import Dynamo
 from simulator.routing.hashing import SessionHash
 from simulator.routing.load import LeastRequests, PowerOfTwo, Random, RoundRobin
+from simulator.routing.oracle import Oracle
 from simulator.routing.prefix import LongestPrefix
 from simulator.routing.router import Params, Router, read_params
 from simulator.routing.view import View
 
 __all__ = [
-    "ROUTERS", "Decision", "Hold", "Refuse", "Router", "RoutingSpec", "Send", "View", "make_router", "parse_routing",
+    "ROUTERS", "Decision", "Hold", "Refuse", "Router", "RoutingSpec", "Send", "View", "make_router",
+    "make_routers", "parse_routing",
 ]  # fmt: skip
 
 ROUTERS: Mapping[str, type[Router]] = MappingProxyType(
@@ -33,6 +35,7 @@ ROUTERS: Mapping[str, type[Router]] = MappingProxyType(
         "session_hash": SessionHash,
         "longest_prefix": LongestPrefix,
         "dynamo": Dynamo,
+        "oracle": Oracle,
     }
 )
 
@@ -63,6 +66,11 @@ def parse_routing(entry: str | Mapping[str, object]) -> RoutingSpec:
 def make_router(spec: RoutingSpec, num_instances: int, rng: random.Random) -> Router:
     """A fresh router for one run; ``rng`` is its own stream."""
     return ROUTERS[spec.policy](spec.params, num_instances, rng)
+
+
+def make_routers(spec: RoutingSpec, num_instances: int, rng: random.Random) -> list[Router]:
+    """All replicas for one run, which share the stream."""
+    return [make_router(spec, num_instances, rng) for _ in range(spec.params.num_replicas)]
 
 
 def _label(policy: str, params: Params) -> str:

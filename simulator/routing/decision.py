@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class Copy(NamedTuple):
+    """The first ``num_blocks`` blocks of the prompt, copied from instance ``source`` within ``copy_s`` seconds."""
+
+    source: int
+    num_blocks: int
+    copy_s: float
+
+
 class Send(NamedTuple):
-    """Submit the request to instance number ``instance`` now."""
+    """Submit the request to instance number ``instance`` now, or when ``copy`` has brought it cached blocks."""
 
     instance: int
+    copy: Copy | None = None
 
 
 class Hold(NamedTuple):
-    """Ask again at ``until_s``, seconds on the simulation's clock."""
+    """Ask again at ``until_s``, seconds on the simulation's clock. None: keep it in the router's queue, whose first is
+    asked again whenever a first or last token passes the router.
+    """
 
-    until_s: float
+    until_s: float | None = None
 
 
 class Refuse(NamedTuple):

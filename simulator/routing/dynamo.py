@@ -11,14 +11,14 @@ from pydantic import Field, model_validator
 from simulator.request import Request
 from simulator.routing.decision import Send
 from simulator.routing.prefix_index import instances
-from simulator.routing.router import Params, Router
+from simulator.routing.router import Router, StatefulParams
 from simulator.routing.view import View
 from simulator.units import Number, PositiveSeconds, Seconds
 
 _Weight = Annotated[Number, Field(ge=0)]
 
 
-class DynamoParams(Params):
+class DynamoParams(StatefulParams):
     """Upstream's names and 2026 defaults. ``event_delay`` is ours: seconds until a block event reaches the router."""
 
     overlap_score_credit: _Weight = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.request import Request
 from simulator.routing.decision import Send
-from simulator.routing.router import Router
+from simulator.routing.router import Router, StatefulParams
 from simulator.routing.view import View
 
 
@@ -25,6 +25,7 @@ class RoundRobin(Router):
     """In turn, from the first instance. vLLM production-stack ``a6c01db``, ``roundrobin`` (URLs in order of name)."""
 
     summary = "each instance in turn"
+    Params = StatefulParams
     source = "vLLM production-stack roundrobin (a6c01db)"
 
     def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
@@ -44,6 +45,7 @@ class LeastRequests(Router):
     """
 
     summary = "fewest own requests in flight, ties to the lowest index"
+    Params = StatefulParams
     source = "AIBrix least-request (e3e10f9)"
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
@@ -58,6 +60,7 @@ class PowerOfTwo(Router):
     """
 
     summary = "fewer in flight of two random instances"
+    Params = StatefulParams
     source = "vllm-router power_of_two (fa999f9)"
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002

@@ -10,12 +10,12 @@ from pydantic import model_validator
 from simulator.request import Request
 from simulator.routing.decision import Send
 from simulator.routing.prefix_index import instances
-from simulator.routing.router import Params, Router
+from simulator.routing.router import Router, StatefulParams
 from simulator.routing.view import View
 from simulator.units import Seconds
 
 
-class LongestPrefixParams(Params):
+class LongestPrefixParams(StatefulParams):
     """``index``: own dispatches, never forgotten, or block events; ``event_delay``: how late those arrive, seconds."""
 
     index: Literal["dispatch", "events"] = "dispatch"

@@ -171,6 +171,21 @@ class PathIndex(PrefixIndex):
         return len(keys) - num_kept
 
 
+def deepest(*indexes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The `PrefixIndex.levels` of several indexes as one: of each instance the most that any of them knows."""
+    merged: list[tuple[int, int]] = []
+    seen = 0
+    for mask, depth in sorted((level for levels in indexes for level in levels), key=lambda level: -level[1]):
+        if new := mask & ~seen:
+            if merged and merged[-1][1] == depth:
+                merged[-1] = (merged[-1][0] | new, depth)
+            else:
+                merged.append((new, depth))
+            seen |= new
+    merged.reverse()
+    return merged
+
+
 def instances(mask: int) -> Iterator[int]:
     """The instances whose bits are set in ``mask``, lowest first."""
     while mask:

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from simulator.errors import InputError, nearest
 from simulator.request import Request
 from simulator.routing.decision import Decision
-from simulator.routing.view import View
+from simulator.routing.fleet import Fleet
+from simulator.routing.view import OwnIndex, View
+from simulator.units import PositiveCount
 
 Index = Literal["none", "dispatch", "events"]
 
@@ -21,12 +23,34 @@ class Params(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    @property
+    def num_replicas(self) -> int:
+        """How many routers run side by side."""
+        return 1
+
+
+class StatefulParams(Params):
+    """Parameters of a policy that remembers something. ``replicas``: so many routers side by side, each of which knows
+    its own dispatches only; requests take turns.
+    """
+
+    replicas: PositiveCount = 1
+
+    @property
+    def num_replicas(self) -> int:
+        """How many routers run side by side."""
+        return self.replicas
+
 
 class Router(ABC):
-    """A routing policy. One object a run; it reads the view and the request's prompt, and draws from ``rng`` alone.
+    """A routing policy. One object a run and a replica; it reads the view and the request's prompt, and draws from
+    ``rng`` alone.
 
-    ``index`` says what fills the view's block index: nothing, the router's own dispatches, or block events that arrive
-    ``event_delay_s`` seconds after the engine's step. ``needs_block_keys`` says whether ``request.block_keys`` is read.
+    What it sees is said by attributes. ``index``: what fills the view's block index, nothing, the router's own
+    dispatches (for ``ttl_s`` seconds each), or block events that arrive ``event_delay_s`` seconds after the engine's
+    step; ``speculative_ttl_s``: for how long own dispatches count beside events; `make_own_index`: an index of its own
+    kind; ``poll_s``, ``poll_delay_s``: seconds between two polls of the engines' metrics and until one is read;
+    ``sees_truth``: the engines as they are.
     """
 
     summary: ClassVar[str]
@@ -36,7 +60,11 @@ class Router(ABC):
     index: Index = "none"
     event_delay_s: float = 0.0
     ttl_s: float | None = None
+    speculative_ttl_s: float | None = None
     tracks_active_blocks: bool = False
+    poll_s: float | None = None
+    poll_delay_s: float = 0.0
+    sees_truth: ClassVar[bool] = False
     needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
 
     def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
@@ -46,18 +74,29 @@ class Router(ABC):
 
     @property
     def needs_block_keys(self) -> bool:
-        """Whether the policy looks at block keys at all."""
-        return self.index != "none" or self.tracks_active_blocks
+        """Whether the policy looks at ``request.block_keys`` at all."""
+        return self.index != "none" or self.tracks_active_blocks or self.sees_truth
 
-    def make_view(self, block_size: int) -> View:
-        """The empty view that this router reads; ``block_size`` is the engine's, in tokens."""
+    def make_view(self, fleet: Fleet) -> View:
+        """The empty view that this router reads."""
         return View(
-            self.num_instances,
-            block_size,
+            fleet,
             fills_at_dispatch=self.index == "dispatch",
             ttl_s=self.ttl_s,
             tracks_active_blocks=self.tracks_active_blocks,
+            speculative_ttl_s=self.speculative_ttl_s,
+            own=self.make_own_index(fleet),
         )
+
+    def make_own_index(self, fleet: Fleet) -> OwnIndex | None:  # noqa: ARG002
+        """The router's own kind of index, if it keeps one."""
+        return None
+
+    def rank(self, request: Request) -> float:  # noqa: ARG002
+        """Place in the router's queue (`Hold` without a time): the least is asked again first, equals in order of
+        arrival.
+        """
+        return 0.0
 
     @abstractmethod
     def choose(self, request: Request, view: View, now_s: float) -> Decision:

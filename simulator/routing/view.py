@@ -1,19 +1,45 @@
-"""What a router can know: its own ledger of what it dispatched, and an index of who holds which block.
+"""What a router can know: its own ledger of what it dispatched, an index of who holds which block, and engine metrics.
 
 Nothing here reads an engine. The cluster reports dispatches, first tokens and finishes as the router would see them
-pass, and block events as late as they would arrive; a policy reads the view and the request, nothing else.
+pass, and block events and metrics as late as they would arrive; a policy reads the view and the request, nothing else.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.prefix import num_shareable
 from simulator.request import Request
-from simulator.routing.prefix_index import PathIndex, PrefixIndex
+from simulator.routing.dispatch_index import DispatchIndex
+from simulator.routing.fleet import Fleet
+from simulator.routing.polled import PolledMetrics
+from simulator.routing.prefix_index import PathIndex, PrefixIndex, deepest
+
+
+class OwnIndex(Protocol):
+    """An index that a router builds from the prompts it dispatched, in whatever pieces it cuts them into."""
+
+    def insert(self, request: Request, instance: int, now_s: float) -> None:
+        """The request was sent to ``instance``."""
+        ...
+
+    def matched_tokens(self, request: Request, instance: int, now_s: float) -> int:
+        """Leading tokens of its prompt that the index believes ``instance`` to have cached."""
+        ...
+
+
+class Truth(Protocol):
+    """The engines as they are, which only an oracle sees."""
+
+    def cached_blocks(self, request: Request, instance: int) -> int:
+        """Leading blocks of the prompt that ``instance`` would hit now."""
+        ...
+
+    def queued_tokens(self, instance: int) -> int:
+        """Tokens that requests on ``instance``, waiting or running, still have to prefill."""
+        ...
 
 
 @dataclass(slots=True)
@@ -21,57 +47,76 @@ class _Entry:
     """What one dispatched request added to the ledger, so that exactly this is taken away again.
 
     ``keys`` are those of blocks that another request could share; of the ``num_private`` others, their number will do.
-    ``prefill_tokens`` are none once the first token has passed.
+    ``prefilling`` until the first token has passed.
     """
 
     instance: int
     keys: list[int]
     num_private: int
     prefill_tokens: int
+    prefilling: bool = True
 
 
 class View:
-    """One router's belief about ``num_instances`` instances that cache blocks of ``block_size`` tokens.
+    """One router's belief about ``fleet.num_instances`` instances that cache blocks of ``fleet.block_size`` tokens.
 
-    Indexed by instance: ``num_in_flight`` requests dispatched and not finished; ``prefill_tokens`` dispatched prompt
-    tokens without a first token yet, less the cached prefix believed at dispatch; ``active_blocks`` distinct full
-    prompt blocks of requests in flight, kept only if ``tracks_active_blocks`` (a dictionary operation a block).
+    The ledger, indexed by instance: ``num_in_flight`` requests dispatched and not finished, with ``prompt_tokens`` in
+    their prompts; ``num_prefilling`` of them without a first token yet, with ``prompt_tokens_prefilling`` in their
+    prompts and ``prefill_tokens`` when the cached prefix believed at dispatch is taken off; ``active_blocks`` distinct
+    full prompt blocks of requests in flight, kept only if ``tracks_active_blocks`` (a dictionary operation a block).
 
     ``index`` is filled by dispatches if ``fills_at_dispatch``, each one forgotten ``ttl_s`` seconds after its latest
-    dispatch (never if None), else by ``kv_events`` alone.
+    dispatch (never if None), else by ``kv_events`` alone. ``speculative``, where there is one, is a second index of
+    the router's latest dispatches: what events have not confirmed yet. ``own`` is the router's own kind of index.
+    ``polled`` metrics and the ``truth`` are there for routers that ask for them.
     """
 
     __slots__ = (
-        "_entries", "_expiries", "_fills_at_dispatch", "_tracks_active_blocks", "_ttl_s", "active", "active_blocks",
-        "block_size", "index", "num_in_flight", "num_instances", "prefill_tokens",
+        "_entries", "_fills_at_dispatch", "_tracks_active_blocks", "active", "active_blocks", "block_size", "fleet",
+        "index", "num_in_flight", "num_instances", "num_prefilling", "own", "polled", "prefill_tokens", "prompt_tokens",
+        "prompt_tokens_prefilling", "speculative", "truth",
     )  # fmt: skip
+
+    polled: PolledMetrics
+    truth: Truth
 
     def __init__(
         self,
-        num_instances: int,
-        block_size: int,
+        fleet: Fleet,
         *,
         fills_at_dispatch: bool = False,
         ttl_s: float | None = None,
         tracks_active_blocks: bool = False,
+        speculative_ttl_s: float | None = None,
+        own: OwnIndex | None = None,
     ) -> None:
-        self.num_instances = num_instances
-        self.block_size = block_size
-        self.num_in_flight = [0] * num_instances
-        self.prefill_tokens = [0] * num_instances
-        self.active_blocks = [0] * num_instances
-        self.index = PrefixIndex()
+        number = fleet.num_instances
+        self.fleet = fleet
+        self.num_instances = number
+        self.block_size = fleet.block_size
+        self.num_in_flight = [0] * number
+        self.prompt_tokens = [0] * number
+        self.num_prefilling = [0] * number
+        self.prompt_tokens_prefilling = [0] * number
+        self.prefill_tokens = [0] * number
+        self.active_blocks = [0] * number
+        self.index: PrefixIndex = DispatchIndex(ttl_s) if fills_at_dispatch else PrefixIndex()
+        self.speculative = None if speculative_ttl_s is None else DispatchIndex(speculative_ttl_s)
         self.active = PathIndex()
+        self.own = own
         self._fills_at_dispatch = fills_at_dispatch
-        self._ttl_s = ttl_s
         self._tracks_active_blocks = tracks_active_blocks
         self._entries: dict[int, _Entry] = {}
-        self._expiries: deque[tuple[float, int, list[int]]] = deque()
 
     def cached_levels(self, request: Request, now_s: float) -> list[tuple[int, int]]:
         """Who is believed to cache how many leading full blocks of the prompt: `PrefixIndex.levels`."""
-        self._expire(now_s)
-        return self.index.levels(request.block_keys)
+        index, speculative = self.index, self.speculative
+        if isinstance(index, DispatchIndex):
+            index.expire(now_s)
+        if speculative is None:
+            return index.levels(request.block_keys)
+        speculative.expire(now_s)
+        return deepest(index.levels(request.block_keys), speculative.levels(request.block_keys))
 
     def active_levels(self, request: Request) -> list[tuple[int, int]]:
         """Where requests in flight use how many leading full blocks of the prompt already: `PrefixIndex.levels`."""
@@ -81,31 +126,40 @@ class View:
         """The request was sent to ``instance``. Raises ValueError if it is in flight already."""
         if request.request_id in self._entries:
             raise ValueError(f"request {request.request_id} was dispatched twice without finishing")
-        self._expire(now_s)
         # A copy: the engine appends the keys of the answer's blocks to its own list.
         keys = request.block_keys[: num_shareable(request.block_keys)]
         num_private = len(request.block_keys) - len(keys)
-        overlap = self.index.overlap(instance, keys)
-        prefill_tokens = max(0, request.num_prompt_tokens - overlap * self.block_size)
+        num_tokens = request.num_prompt_tokens
+        prefill_tokens = max(0, num_tokens - self._believed_tokens(request, keys, instance, now_s))
         self._entries[request.request_id] = _Entry(instance, keys, num_private, prefill_tokens)
         self.num_in_flight[instance] += 1
+        self.prompt_tokens[instance] += num_tokens
+        self.num_prefilling[instance] += 1
+        self.prompt_tokens_prefilling[instance] += num_tokens
         self.prefill_tokens[instance] += prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[instance] += self.active.store(instance, keys) + num_private
         if self._fills_at_dispatch:
-            self._remember(instance, keys, overlap, now_s)
+            self.index.remember(instance, keys, now_s)  # type: ignore[attr-defined]
+        if self.speculative is not None:
+            self.speculative.remember(instance, keys, now_s)
+        if self.own is not None:
+            self.own.insert(request, instance, now_s)
 
     def first_token(self, request: Request, now_s: float) -> None:  # noqa: ARG002
         """The request's first token passed by: its prefill is over. A second call changes nothing."""
         entry = self._entries[request.request_id]
-        self.prefill_tokens[entry.instance] -= entry.prefill_tokens
-        entry.prefill_tokens = 0
+        if entry.prefilling:
+            entry.prefilling = False
+            self._prefilled(request, entry)
 
     def finished(self, request: Request, now_s: float) -> None:  # noqa: ARG002
         """The request left its instance: finished, refused there or aborted. Raises KeyError if it is not in flight."""
         entry = self._entries.pop(request.request_id)
+        if entry.prefilling:
+            self._prefilled(request, entry)
         self.num_in_flight[entry.instance] -= 1
-        self.prefill_tokens[entry.instance] -= entry.prefill_tokens
+        self.prompt_tokens[entry.instance] -= request.num_prompt_tokens
         if self._tracks_active_blocks:
             self.active_blocks[entry.instance] -= self.active.remove(entry.instance, entry.keys) + entry.num_private
 
@@ -123,17 +177,21 @@ class View:
         if len(stored) < len(changes):
             index.remove(instance, [~key for key in changes if key < 0])
 
-    def _remember(self, instance: int, keys: list[int], overlap: int, now_s: float) -> None:
-        if self._ttl_s is None:
-            # Nothing is ever forgotten, so that what an instance holds is closed under prefixes: the rest is all new.
-            self.index.store(instance, keys[overlap:])
-        else:
-            # A block dispatched again is counted again, hence gone with the last of its dispatches.
-            self.index.store(instance, keys)
-            self._expiries.append((now_s + self._ttl_s, instance, keys))
+    def _believed_tokens(self, request: Request, keys: list[int], instance: int, now_s: float) -> int:
+        """Leading tokens of the prompt that ``instance`` is believed to have cached."""
+        if self.own is not None:
+            return self.own.matched_tokens(request, instance, now_s)
+        index = self.index
+        if isinstance(index, DispatchIndex):
+            index.expire(now_s)
+        num_blocks = index.overlap(instance, keys)
+        if self.speculative is not None:
+            self.speculative.expire(now_s)
+            num_blocks = max(num_blocks, self.speculative.overlap(instance, keys))
+        return num_blocks * self.block_size
 
-    def _expire(self, now_s: float) -> None:
-        expiries = self._expiries
-        while expiries and expiries[0][0] <= now_s:
-            _, instance, keys = expiries.popleft()
-            self.index.remove(instance, keys)
+    def _prefilled(self, request: Request, entry: _Entry) -> None:
+        instance = entry.instance
+        self.num_prefilling[instance] -= 1
+        self.prompt_tokens_prefilling[instance] -= request.num_prompt_tokens
+        self.prefill_tokens[instance] -= entry.prefill_tokens
