@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from simulator.prefix import PRIVATE, num_shareable
 
@@ -24,12 +25,17 @@ class BlockPool:
     ``keyless_first``: returned blocks without a key go to the front of the free list (0.32), else all to the back
     (0.23).
     ``events`` collects what becomes findable and what is lost, for keys below ``announce_below``; without it, nothing.
+
+    ``user`` is the request for whom something is done. Here nothing depends on it, nor on time: pools that go by
+    tenants or by an eviction policy (`ordered_pool`, `tenancy`) ask for both.
     """
 
     __slots__ = (
         "_announce_below", "_duplicates", "_free", "_left", "_names_private", "cached", "events", "key",
         "keyless_first", "num_blocks", "num_evictions", "num_free", "ref_cnt",
     )  # fmt: skip
+
+    goes_by_time: ClassVar[bool] = False  # whether `tell_time` has to be called
 
     def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
         self.num_blocks = num_blocks
@@ -59,7 +65,10 @@ class BlockPool:
             else:
                 yield block
 
-    def take(self, count: int) -> list[int]:
+    def tell_time(self, now_s: float) -> None:
+        """What comes next happens at this time."""
+
+    def take(self, count: int, user: Any = None) -> list[int]:  # noqa: ARG002
         """The next ``count`` free blocks, without what they cached. The caller has checked that there are as many."""
         self.num_free -= count
         pop, left = self._free.popleft, self._left
@@ -77,7 +86,7 @@ class BlockPool:
             self._forget(names, blocks)
         return blocks
 
-    def take_one(self) -> int:
+    def take_one(self, user: Any = None) -> int:  # noqa: ARG002
         """The next free block: `take` for the step across a block border."""
         self.num_free -= 1
         block = self._pop() if self._left else self._free.popleft()
@@ -101,7 +110,7 @@ class BlockPool:
                 number += 1
         return number
 
-    def touch(self, blocks: list[int]) -> None:
+    def touch(self, blocks: list[int], user: Any = None) -> None:  # noqa: ARG002
         """One more holder for each; a free one leaves the free list with its content."""
         ref_cnt, left = self.ref_cnt, self._left
         for block in blocks:
@@ -113,7 +122,7 @@ class BlockPool:
             self._free = deque(self.free)
             left.clear()
 
-    def release(self, blocks: list[int]) -> None:
+    def release(self, blocks: list[int], user: Any = None) -> None:  # noqa: ARG002
         """A holder gives back its block table, in table order; the last block is put back first."""
         ref_cnt, key = self.ref_cnt, self.key
         for block in blocks:
@@ -127,7 +136,7 @@ class BlockPool:
                 idle = [block for block in idle if key[block] is not None]
         self._free.extend(idle)
 
-    def publish(self, blocks: list[int], keys: list[int]) -> None:
+    def publish(self, blocks: list[int], keys: list[int], user: Any = None) -> None:  # noqa: ARG002
         """Make full blocks findable under their keys."""
         key = self.key
         if self.events is not None:
@@ -144,7 +153,7 @@ class BlockPool:
             key[block] = name
         self._register(keys, blocks)
 
-    def publish_one(self, block: int, name: int) -> None:
+    def publish_one(self, block: int, name: int, user: Any = None) -> None:  # noqa: ARG002
         """`publish` for one block."""
         if name < PRIVATE or self._names_private:
             self.key[block] = name

@@ -93,8 +93,8 @@ class KVCache:
         if self.reserve_full and -(-min(num_tokens, self.max_model_len) // size) - num_held > available:
             return False
         if hit:
-            pool.touch(hit)
-        request.blocks = hit + pool.take(num_needed)
+            pool.touch(hit, request)
+        request.blocks = hit + pool.take(num_needed, request)
         request.num_published = num_held
         return True
 
@@ -104,7 +104,7 @@ class KVCache:
         if num_needed > 0:
             if num_needed > self.pool.num_free:
                 return False
-            request.blocks += self.pool.take(num_needed)
+            request.blocks += self.pool.take(num_needed, request)
         return True
 
     def publish_last(self, request: Request) -> None:
@@ -116,7 +116,7 @@ class KVCache:
             keys = request.block_keys
             if len(keys) < number:
                 keys = self.keys(request, number)
-            self.pool.publish_one(request.blocks[-1], keys[number - 1])
+            self.pool.publish_one(request.blocks[-1], keys[number - 1], request)
             request.num_published = number
 
     def publish(self, request: Request, num_tokens: int) -> None:
@@ -128,7 +128,7 @@ class KVCache:
             keys = request.block_keys
             if len(keys) < last:
                 keys = self.keys(request, last)
-            self.pool.publish(request.blocks[first:last], keys[first:last])
+            self.pool.publish(request.blocks[first:last], keys[first:last], request)
             request.num_published = last
 
     def release(self, request: Request, returns: bool = False) -> None:
@@ -138,7 +138,7 @@ class KVCache:
         if returns:
             number = request.num_published
             self.pool.remember(request.blocks[:number], request.block_keys[:number])
-        self.pool.release(request.blocks)
+        self.pool.release(request.blocks, request)
         request.blocks = []
         request.num_published = 0
 

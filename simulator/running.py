@@ -125,7 +125,7 @@ class RunningScan:
             if num_blocks > 0:
                 if num_blocks > pool.num_free and not self._free_up(num_blocks, request, plan):
                     break
-                request.blocks += pool.take(num_blocks)
+                request.blocks += pool.take(num_blocks, request)
             self._place(plan, request, num_new)
             spent += num_new
         border.pop(index, None)

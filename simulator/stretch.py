@@ -79,7 +79,7 @@ class Stretch:
         if (index + request.joined) % self._block_size:
             scheduler.kv.publish_last(request)
         else:
-            block = scheduler.pool.take_one()
+            block = scheduler.pool.take_one(request)
             scheduler.kv.publish_last(request)
             request.blocks.append(block)
             scheduler.group.pass_border(request, index)
@@ -90,7 +90,7 @@ class Stretch:
         if not lead:
             take_one, publish_last = scheduler.pool.take_one, scheduler.kv.publish_last
             for request in scheduler.group.pass_borders(index):
-                block = take_one()
+                block = take_one(request)
                 publish_last(request)
                 request.blocks.append(block)
             return
