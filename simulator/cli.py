@@ -30,6 +30,7 @@ _INTERRUPTED = 130
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
+    "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
     "workload": ("simulator.workload_cli", "workload", "Make generators of requests out of recorded ones."),
@@ -96,6 +97,8 @@ def _experiment_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the report [out/NAME]."),
             click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else."),
             click.option("--jobs", type=_POSITIVE_COUNT, help="Processes [one a core]."),
+            click.option("--executor", default="processes", help="Where to run: processes, dask or ray [processes]."),
+            click.option("--address", help="The Dask scheduler's, or the Ray head's [Ray on this machine]."),
             click.option("--seed", type=_COUNT, help="Another seed than the scenario's."),
             click.option("--replications", type=_POSITIVE_COUNT, help="Other than the scenario's."),
             click.option("--limit", type=_POSITIVE_COUNT, help="At most so many requests a tenant."),
@@ -108,16 +111,17 @@ def _experiment_options(function: Callable[..., None]) -> Callable[..., None]:
 @cli.command()
 @_experiment_options
 def compare(**options: Any) -> None:
-    """Run every routing policy of SCENARIO in every replication and say which are better."""
+    """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
     _simulate(**options)
 
 
 @cli.command()
 @_experiment_options
 @click.option("--router", help="The policy to run, where the scenario has several.")
-def run(router: str | None, **options: Any) -> None:
-    """Run one routing policy of SCENARIO."""
-    _simulate(choose=lambda scenario: (_the_policy(scenario, router),), **options)
+@click.option("--variant", help="The variant to run, where the scenario has some.")
+def run(router: str | None, variant: str | None, **options: Any) -> None:
+    """Run one routing policy of SCENARIO, as it is or as one of its variants has it."""
+    _simulate(choose=lambda scenario: _the_setting(scenario, router, variant), **options)
 
 
 @cli.command()
@@ -249,22 +253,25 @@ def _simulate(
     seed: int | None,
     replications: int | None,
     limit: int | None,
-    choose: Callable[[Scenario], tuple[RoutingSpec, ...]] | None = None,
+    executor: str,
+    address: str | None,
+    choose: Callable[[Scenario], Scenario] | None = None,
 ) -> None:
     from simulator.scenario import load
 
     described = load(scenario)
-    described = described.changed(
-        seed=seed, replications=replications, limit=limit, routing=choose(described) if choose else None
-    )
+    described = choose(described) if choose else described
+    described = described.changed(seed=seed, replications=replications, limit=limit)
     # Only now what is slow to load: a scenario with a mistake is answered at once.
     from simulator import experiment, report
+    from simulator.executors import make_executor
 
     out_dir = output or Path("out") / described.name
     report.check_writable(out_dir)
-    num_runs = len(described.routing) * described.replications
+    num_runs = len(described.settings) * described.replications
+    where = make_executor(executor, jobs=jobs, address=address)
     with _progress("simulating", num_runs, shown=not as_json) as advance:
-        comparison = experiment.compare(described, jobs=jobs, progress=advance)
+        comparison = experiment.compare(described, executor=where, progress=advance)
     report.write(comparison, out_dir)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
@@ -288,6 +295,13 @@ def _progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+def _the_setting(scenario: Scenario, router: str | None, variant: str | None) -> Scenario:
+    if variant is None and scenario.variants:
+        raise InputError(f"--variant: missing, expected one of {', '.join(scenario.variants)}")
+    chosen = scenario if variant is None else scenario.variant(variant)
+    return chosen.changed(routing=(_the_policy(chosen, router),))
 
 
 def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,13 +34,30 @@ COMPARED = (
 
 
 @dataclass(frozen=True)
+class VariantProvenance:
+    """Where the numbers of one variant come from: ``changes`` to the scenario by key path, the labels of its runs, and
+    what else may differ between variants (see Provenance).
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    changes: Mapping[str, Any]
+    digest: str
+    profile: Mapping[str, Any]
+    workload: str
+    same_requests: bool
+    ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where the numbers come from, as plain data: enough to redo them and to judge them.
 
     ``profile`` holds ``name``, ``identity`` (one line: device, engine, model), ``held_out_error`` (a share, or None
     where none was measured), ``indicative`` (why it is only that, or None) and whatever else the profile says.
     ``workload`` says what replications redraw. ``ignored_arguments`` are engine arguments that were accepted since they
-    change nothing here.
+    change nothing here. ``variants`` has an entry for each, where the scenario compares variants; ``same_requests``
+    says whether one serves what the scenario's own workload sends.
     """
 
     name: str
@@ -52,11 +69,16 @@ class Provenance:
     profile: Mapping[str, Any]
     workload: str
     ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
+    variants: tuple[VariantProvenance, ...] = ()
 
 
 @dataclass
 class Comparison:
-    """All runs of one scenario: every policy in every replication, in the scenario's order."""
+    """All runs of one scenario: every policy in every replication, in the scenario's order.
+
+    What is compared is a labelled setting: a routing policy or, where the scenario has variants, one of those. Both are
+    called policies here; ``noun`` is what people call them.
+    """
 
     provenance: Provenance
     results: list[RunResult]
@@ -69,11 +91,18 @@ class Comparison:
     @cached_property
     def names(self) -> dict[str, str]:
         """What people read for each policy: its name alone, or with its parameters where several share the name."""
+        if self.provenance.variants:
+            return {label: label for label in self.policies}
         short = [policy.partition("(")[0] for policy in self.policies]
         return {
             policy: name if name and short.count(name) == 1 else policy
             for policy, name in zip(self.policies, short, strict=True)
         }
+
+    @property
+    def noun(self) -> str:
+        """What is compared, in a word."""
+        return "variant" if self.provenance.variants else "policy"
 
     @property
     def num_replications(self) -> int:
@@ -127,10 +156,14 @@ class Comparison:
                 reasons[reason] = reasons.get(reason, 0) + count
         return found
 
-    def support_shares(self) -> dict[str, float]:
-        """Shares of all busy time whose step times were ``measured``, are a ``prior``, or lie ``outside``."""
+    def support_shares(self, policies: Collection[str] | None = None) -> dict[str, float]:
+        """Shares of all busy time (of these policies) whose step times were ``measured``, are a ``prior``, or lie
+        ``outside``.
+        """
         seconds: dict[str, float] = {}
         for result in self.results:
+            if policies is not None and result.policy not in policies:
+                continue
             for name, busy_s in result.support_s().items():
                 seconds[name] = seconds.get(name, 0.0) + busy_s
         total = sum(seconds.values()) or 1.0
@@ -160,16 +193,17 @@ class Comparison:
             else:
                 num_shown = sum(pair.significant for pair in pairs)
                 unordered.append(
-                    f"no policy is shown to be best in {shown.label}, though {num_shown} of {len(pairs)} pairs differ"
+                    f"no {self.noun} is shown to be best in {shown.label}, "
+                    f"though {num_shown} of {len(pairs)} pairs differ"
                 )
         said = [f"{self.names[policy]} has {_listed(won)}" for policy, won in wins.items()]
         said += [
-            f"{self.names[policy]} leads, but is not shown to beat every other policy, in {_listed(led)}"
+            f"{self.names[policy]} leads, but is not shown to beat every other {self.noun}, in {_listed(led)}"
             for policy, led in leads.items()
         ]
         said += unordered
         if undecided:
-            said.append(f"no policy is shown to differ in {_listed(undecided, 'or')}")
+            said.append(f"no {self.noun} is shown to differ in {_listed(undecided, 'or')}")
         return f"{'; '.join(said)}."
 
     def wins(self, policy: str, shown: Shown) -> bool:
@@ -198,6 +232,7 @@ class Comparison:
         estimates = table.astype(object).where(table.notna(), None).to_dict("records")
         return {
             **asdict(self.provenance),
+            "variants": [asdict(found) | {"labels": list(found.labels)} for found in self.provenance.variants],
             "policies": self.policies,
             "num_replications": self.num_replications,
             "confidence_level": LEVEL,
@@ -237,7 +272,7 @@ class Comparison:
         seen = "; ".join(f"{self.names[policy]} has {_listed(led)}" for policy, led in leads.items())
         return (
             f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): "
-            f"{seen or 'all policies are alike'}."
+            f"{seen or f'every {self.noun} is alike'}."
         )
 
 

@@ -1,29 +1,30 @@
-"""Running a scenario: one policy once, or every policy in every replication on as many processes as there are."""
+"""Running a scenario: one policy once, or every policy or variant in every replication on any number of processes."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import joblib
-from joblib.externals.loky import get_reusable_executor
-
-from simulator.comparison import Comparison, Provenance
+from simulator.comparison import Comparison, Provenance, VariantProvenance
 from simulator.engine_args import unmeasured
 from simulator.errors import InputError, nearest
 from simulator.evidence import indicative
+from simulator.executors import Executor, Processes
 from simulator.metrics import Metrics
 from simulator.result import RunResult
 from simulator.routing import Router, RoutingSpec, make_routers
+from simulator.scenario.changes import flatten, write_path
 from simulator.streams import python_stream
 from simulator.workload import open_workload
 
 if TYPE_CHECKING:
     from simulator.profile import Profile
     from simulator.request import Request
-    from simulator.scenario import Scenario
+    from simulator.scenario import Scenario, Setting
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
@@ -58,41 +59,71 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
     return RunResult.of(metrics, policy=spec.label, replication=replication, targets_s=targets_s)
 
 
-def compare(scenario: Scenario, *, jobs: int | None = None, progress: Progress | None = None) -> Comparison:
-    """Every policy of the scenario in every replication, on ``jobs`` processes (default: one a core; 1: in this one).
+def compare(
+    scenario: Scenario,
+    *,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Every policy, or variant, of the scenario in every replication, on ``jobs`` processes (default: one a core; 1: in
+    this one), or wherever ``executor`` runs them.
 
-    The result does not depend on ``jobs``. ``progress()`` is called after each run. An interrupt stops all
+    The result does not depend on where it was computed. ``progress()`` is called after each run. An interrupt stops all
     processes and is raised again.
     """
-    tasks = [(scenario, spec, number) for spec in scenario.routing for number in range(scenario.replications)]
-    return Comparison(describe(scenario), run_all(_run_task, tasks, jobs=jobs, progress=progress))
+    tasks = [(setting, number) for setting in scenario.settings for number in range(scenario.replications)]
+    return Comparison(describe(scenario), run_all(run_setting, tasks, jobs=jobs, executor=executor, progress=progress))
 
 
 def describe(scenario: Scenario) -> Provenance:
     """Where a result of this scenario comes from: scenario, digest, versions, profile with its errors, resampling."""
-    profile = scenario.device_profile
-    noise = profile.step_noise_s
     return Provenance(
         name=scenario.name,
         question=scenario.question,
         seed=scenario.seed,
         scenario=scenario.model_dump(mode="json"),
         digest=scenario.digest,
-        versions=_versions(),
-        profile={
-            "name": profile.name,
-            "identity": _identity(profile),
-            "description": profile.provenance.description,
-            "held_out_error": profile.held_out_error,
-            "in_sample_error": profile.in_sample_error,
-            "indicative": indicative(profile),
-            "step_noise_s": noise.value if noise is not None else None,
-            "unmeasured": unmeasured(scenario.engine_config, profile),
-            "measured_on": profile.identity.model_dump(mode="json"),
-        },
-        workload=open_workload(scenario.workload, scenario.seed, 0, scenario.base_dir).resampling,
+        versions=versions(),
+        profile=_describe_profile(scenario),
+        workload=_resampling(scenario),
         ignored_arguments=scenario.engine.harmless,
+        variants=tuple(_describe_variant(scenario, name) for name in scenario.variants),
     )
+
+
+def _describe_variant(scenario: Scenario, name: str) -> VariantProvenance:
+    variant = scenario.variant(name)
+    return VariantProvenance(
+        name=name,
+        labels=tuple(setting.label for setting in scenario.settings if setting.variant == name),
+        changes={write_path(path): value for path, value in flatten(scenario.variants[name]).items()},
+        digest=variant.digest,
+        profile=_describe_profile(variant),
+        workload=_resampling(variant),
+        same_requests=variant.workload == scenario.workload,
+        ignored_arguments=variant.engine.harmless,
+    )
+
+
+def _describe_profile(scenario: Scenario) -> dict[str, Any]:
+    profile = scenario.device_profile
+    noise = profile.step_noise_s
+    return {
+        "name": profile.name,
+        "identity": _identity(profile),
+        "description": profile.provenance.description,
+        "held_out_error": profile.held_out_error,
+        "in_sample_error": profile.in_sample_error,
+        "indicative": indicative(profile),
+        "step_noise_s": noise.value if noise is not None else None,
+        "unmeasured": unmeasured(scenario.engine_config, profile),
+        "measured_on": profile.identity.model_dump(mode="json"),
+    }
+
+
+def _resampling(scenario: Scenario) -> str:
+    return open_workload(scenario.workload, scenario.seed, 0, scenario.base_dir).resampling
 
 
 def run_all(
@@ -100,33 +131,25 @@ def run_all(
     tasks: Sequence[Task],
     *,
     jobs: int | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """``function`` of every task, in their order, on ``jobs`` processes (None: one a core; 1: in this one)."""
-    outcomes: list[Outcome] = []
-    num_jobs = min(jobs or joblib.cpu_count(), len(tasks))
-    try:
-        for outcome in _each(function, tasks, num_jobs):
-            outcomes.append(outcome)
+    """``function`` of every task, in their order, on ``jobs`` processes (None: one a core; 1: in this one) or wherever
+    ``executor`` runs them.
+    """
+    outcomes: dict[int, Outcome] = {}
+    with closing((executor or Processes(jobs)).each(function, tasks)) as found:
+        for index, outcome in found:
+            outcomes[index] = outcome
             if progress is not None:
                 progress()
-    except BaseException:
-        if num_jobs > 1:
-            get_reusable_executor().shutdown(wait=False, kill_workers=True)
-        raise
-    return outcomes
+    return [outcomes[index] for index in range(len(tasks))]
 
 
-def _each(function: Callable[[Task], Outcome], tasks: Sequence[Task], num_jobs: int) -> Iterator[Outcome]:
-    if num_jobs <= 1:
-        return map(function, tasks)
-    parallel = joblib.Parallel(n_jobs=num_jobs, return_as="generator", batch_size=1, backend="loky")
-    return parallel(joblib.delayed(function)(task) for task in tasks)
-
-
-def _run_task(task: tuple[Scenario, RoutingSpec, int]) -> RunResult:
-    scenario, router, replication = task
-    return run(scenario, router=router, replication=replication)
+def run_setting(task: tuple[Setting, int]) -> RunResult:
+    """One labelled setting in one replication."""
+    setting, replication = task
+    return replace(run(setting.scenario, router=setting.router, replication=replication), policy=setting.label)
 
 
 def _simulate(
@@ -153,7 +176,8 @@ def _identity(profile: Profile) -> str:
     return f"{who.model} {who.dtype} on {who.device}, {engine}, {who.graph_mode}"
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions that a result may depend on."""
     names = ("simpy", "numpy", "scipy", "pandas", "pydantic")
     found = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
     try:

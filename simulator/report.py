@@ -21,15 +21,11 @@ from rich.table import Table
 
 from simulator.comparison import COMPARED, Comparison, Shown, show
 from simulator.errors import InputError
-from simulator.statistics import LEVEL, Estimate, t_interval
+from simulator.statistics import Estimate, t_interval
+from simulator.wording import basis, ignored_lines, is_calibrated, notes, sampling
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from simulator.result import RunResult
-
-# "Calibrated" is said only where at least this share of busy time lies in the measured range.
-CALIBRATED_SHARE = 0.9
 
 _HEADLINES = (
     Shown("ttft_p50_s", "TTFT p50", "s", 1, True),
@@ -69,8 +65,6 @@ _INSTANCE = (
 _MAX_INSTANCE_ROWS = 400
 # Characters of the terminal that a name and a number take, with their borders.
 _NAME_WIDTH, _COLUMN_WIDTH = 15, 16
-# Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
-_OVERLOADED_SHARE = 0.1
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
@@ -98,104 +92,6 @@ def _table(comparison: Comparison, policies: Sequence[str]) -> Table:
     for shown in _HEADLINES:
         table.add_row(escape(_heading(shown)), *(_cell(comparison, policy, shown) for policy in policies))
     return table
-
-
-def basis(comparison: Comparison) -> str:
-    """What the step times rest on, and how well: shares of busy time, the profile's identity, its held-out error."""
-    shares, profile = comparison.support_shares(), comparison.provenance.profile
-    error = profile.get("held_out_error")
-    accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
-    unmeasured = "".join(f" {sentence}" for sentence in profile.get("unmeasured", ()))
-    reason = profile.get("indicative")
-    word = "Indicative: " if reason else "Calibrated: " if is_calibrated(comparison) else ""
-    mark = f"; indicative: {reason}" if reason else ""
-    return (
-        f"{word}{shares['measured']:.1%} of busy time rests on measurement, {shares['prior']:.1%} on a prior, "
-        f"{shares['outside']:.1%} lies outside the measured range; profile {profile['name']} "
-        f"({profile['identity']}), {accuracy}{mark}.{unmeasured}"
-    )
-
-
-def is_calibrated(comparison: Comparison) -> bool:
-    """Whether the step times are said to be calibrated: nearly all measured, by a profile that is not indicative."""
-    measured = comparison.support_shares()["measured"]
-    return measured > CALIBRATED_SHARE and not comparison.provenance.profile.get("indicative")
-
-
-def sampling(comparison: Comparison) -> str:
-    """What the replications redraw, and what the intervals mean."""
-    count = comparison.num_replications
-    if count == 1:
-        return f"One replication ({comparison.provenance.workload}): no intervals."
-    return (
-        f"{count} replications with common random numbers ({comparison.provenance.workload}); "
-        f"± is the half width of the {LEVEL:.0%} Student-t interval over replications, none where nothing varies."
-    )
-
-
-def notes(comparison: Comparison) -> list[str]:
-    """What a reader must know before trusting the table: settings behind short names, overload, pile-ups, refusals."""
-    found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
-    for policy, name in comparison.names.items():
-        runs = [run for run in comparison.results if run.policy == policy]
-        shares = [_share_of_the_busiest(run) for run in runs]
-        if runs[0].num_instances > 1 and shares and min(shares) == 1:
-            found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
-        if all(_is_overloaded(run) for run in runs):
-            found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
-    return [*found, *_hang_up_lines(comparison), *refusal_lines(comparison)]
-
-
-def _hang_up_lines(comparison: Comparison) -> list[str]:
-    """How many requests their clients gave up, by policy: latencies are those of the others."""
-    lines = []
-    for policy, name in comparison.names.items():
-        rows = [run.requests for run in comparison.results if run.policy == policy]
-        num_gone = sum(int((table["state"] == "aborted").sum()) for table in rows)
-        num_sent = sum(map(len, rows))
-        if num_gone:
-            share = num_gone / num_sent
-            lines.append(
-                f"Under {name} clients gave up {num_gone:,} of {num_sent:,} requests ({share:.0%}): end-to-end "
-                "latencies and TPOT are of the others, TTFT of those that got a token."
-            )
-    return lines
-
-
-def _share_of_the_busiest(run: RunResult) -> float:
-    """The largest share of the routed requests that one instance got; 0 without any."""
-    shares = run.requests["instance"].dropna().value_counts(normalize=True)
-    return float(shares.max()) if len(shares) else 0.0
-
-
-def _is_overloaded(run: RunResult) -> bool:
-    arrivals_s = run.requests["arrival_s"].max() - run.requests["arrival_s"].min()
-    return bool(run.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
-
-
-def refusal_lines(comparison: Comparison) -> list[str]:
-    """Refused requests by reason, over all replications: one line where all policies agree, else one a policy."""
-    found = comparison.refusals()
-    num_sent = sum(len(run.requests) for run in comparison.results) // len(comparison.policies)
-    who = {comparison.names[policy]: reasons for policy, reasons in found.items()}
-    distinct = {tuple(sorted(reasons.items())) for reasons in found.values()}
-    if len(found) == len(comparison.policies) > 1 == len(distinct):
-        who = {"Every policy": next(iter(found.values()))}
-    return [
-        f"{name} refused {sum(reasons.values()):,} of {num_sent:,} requests: "
-        + ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items())
-        + "."
-        for name, reasons in who.items()
-    ]
-
-
-def ignored_lines(comparison: Comparison) -> list[str]:
-    """The engine arguments that were accepted although they change nothing here, if any."""
-    ignored = comparison.provenance.ignored_arguments
-    if not ignored:
-        return []
-    listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
-    return [f"Engine arguments without effect here: {listed}."]
 
 
 def check_writable(out_dir: Path) -> None:
@@ -265,7 +161,9 @@ def page(comparison: Comparison) -> str:
         notes=notes(comparison),
         ignored=ignored_lines(comparison),
         num_requests=sum(len(run.requests) for run in comparison.results),
-        num_instances=comparison.results[0].num_instances,
+        num_instances=_counts([run.num_instances for run in comparison.results]),
+        noun=comparison.noun,
+        nouns="variants" if comparison.noun == "variant" else "policies",
         policies=[comparison.names[policy] for policy in comparison.policies],
         rows=[_row(comparison, shown) for shown in (*_HEADLINES, *_PAGE_ONLY)],
         differences=_difference_rows(comparison),
@@ -276,6 +174,12 @@ def page(comparison: Comparison) -> str:
         instance_headings=[_heading(shown) for shown in _INSTANCE],
         images=images,
     )
+
+
+def _counts(numbers: Sequence[int]) -> str:
+    """``8``, or ``8 to 16`` where they differ."""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _move_into_place(partial: Path, out_dir: Path) -> None:
@@ -350,7 +254,8 @@ def _difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 def _group_rows(comparison: Comparison, kind: str, columns: Sequence[Shown]) -> list[dict[str, Any]]:
     """Rows by policy and tenant or instance, estimated over replications; too many instances to read give none."""
-    if kind == "instance" and comparison.results[0].num_instances * len(comparison.policies) > _MAX_INSTANCE_ROWS:
+    num_instances = {run.policy: run.num_instances for run in comparison.results}
+    if kind == "instance" and sum(num_instances.values()) > _MAX_INSTANCE_ROWS:
         return []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in comparison.results:

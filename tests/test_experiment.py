@@ -55,14 +55,14 @@ def scenario() -> Scenario:
 
 
 def serve(
-    config: Any, profile: Any, router: Any, requests: Iterable[Request], num_instances: int, metrics: Metrics,
+    config: Any, profile: Any, routers: Any, requests: Iterable[Request], num_instances: int, metrics: Metrics,
     **streams: int,
 ) -> int:  # fmt: skip
     """Every request takes as long as it is long, and as the router's stream says."""
     for request in requests:
-        request.state, request.instance = "finished", router.rng.randrange(num_instances)
+        request.state, request.instance = "finished", routers[0].rng.randrange(num_instances)
         request.queued_s = request.first_scheduled_s = request.arrival_s
-        request.first_token_s = request.arrival_s + 0.1 * (1 + router.rng.random())
+        request.first_token_s = request.arrival_s + 0.1 * (1 + routers[0].rng.random())
         request.num_output_tokens = request.oracle_num_output_tokens
         request.finish_s = request.first_token_s + 0.01 * request.num_output_tokens
         metrics.request(request)
@@ -114,10 +114,10 @@ def test_an_unknown_policy_is_one_line(scenario: Scenario) -> None:
 
 
 def test_a_request_that_never_ends_is_an_error(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose_one(config: Any, profile: Any, router: Any, requests: Any, num: int, metrics: Metrics, **_: int) -> int:
+    def lose_one(config: Any, profile: Any, routers: Any, requests: Any, num: int, metrics: Metrics, **_: int) -> int:
         served = iter(requests)
         next(served)
-        return 1 + serve(config, profile, router, served, num, metrics)
+        return 1 + serve(config, profile, routers, served, num, metrics)
 
     monkeypatch.setattr(experiment, "_simulate", lose_one)
     with pytest.raises(RuntimeError, match="40 requests arrived and 39 ended"):

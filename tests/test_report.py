@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from simulator import report
+from simulator import report, wording
 from simulator.comparison import Comparison, show
 from simulator.errors import InputError
 from simulator.plots import figures, svg
@@ -141,7 +141,7 @@ def test_every_policy_refusing_alike_is_one_line() -> None:
     alike = Comparison(refusing.provenance, [*refusing.results, *draw_comparison(2, {"round_robin": 1.0}, 300).results])
     for run in alike.results[2:]:
         run.policy = "twin"
-    assert report.refusal_lines(alike) == ["Every policy refused 6 of 600 requests: longer than max_model_len (6)."]
+    assert wording.refusal_lines(alike) == ["Every policy refused 6 of 600 requests: longer than max_model_len (6)."]
 
 
 def test_a_pile_up_and_an_overload_are_pointed_out(comparison: Comparison) -> None:

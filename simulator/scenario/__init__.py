@@ -1,6 +1,7 @@
 """Scenarios: `load` a file or `parse` a text into a frozen `Scenario`; anything wrong is one line.
 
-Reading order: ``model`` (what can be said), ``strict_yaml`` (how it is read), ``problems`` (how errors are worded).
+Reading order: ``model`` (what can be said), ``changes`` and ``variants`` (the same said otherwise), ``strict_yaml``
+(how it is read), ``problems`` (how errors are worded).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from pydantic import ValidationError
 from simulator.errors import InputError
 from simulator.scenario import problems, strict_yaml
 from simulator.scenario.model import ClusterSpec, Scenario
+from simulator.scenario.variants import Setting
 
-__all__ = ["ClusterSpec", "Scenario", "load", "parse"]
+__all__ = ["ClusterSpec", "Scenario", "Setting", "load", "parse"]
 
 
 def load(path: str | Path) -> Scenario:

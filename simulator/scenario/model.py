@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -15,15 +16,19 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     PrivateAttr,
+    SerializationInfo,
     StrictStr,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
 from simulator.engine_args import EngineArgs, EngineConfig, resolve
-from simulator.errors import InputError
+from simulator.errors import InputError, nearest
 from simulator.profile import Profile, load_profile
 from simulator.routing import ROUTERS, RoutingSpec, parse_routing
+from simulator.scenario import changes, problems, variants
+from simulator.scenario.variants import Setting
 from simulator.units import Count, PositiveCount
 from simulator.workload.acceptance import Acceptance
 from simulator.workload.spec import TenantSpec, WorkloadSpec
@@ -33,8 +38,8 @@ def _read_routing(entry: Any) -> RoutingSpec:
     return entry if isinstance(entry, RoutingSpec) else parse_routing(entry)
 
 
-def _write_routing(spec: RoutingSpec) -> dict[str, Any]:
-    return {"policy": spec.policy, **spec.params.model_dump(mode="json")}
+def _write_routing(spec: RoutingSpec, info: SerializationInfo) -> dict[str, Any]:
+    return {"policy": spec.policy, **spec.params.model_dump(mode="json", exclude_unset=info.exclude_unset)}
 
 
 Routing = Annotated[
@@ -80,8 +85,12 @@ class Scenario(BaseModel):
     workload: WorkloadSpec = Field(description="a mapping with 'tenants'")
     routing: tuple[Routing, ...] = Field(description="a list of routing policies", min_length=1)
     replications: PositiveCount = 1
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="a mapping of names to keys that differ, to compare in place of the policies"
+    )
 
     _base_dir: Path = PrivateAttr(default_factory=Path)
+    _limit: int | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _each_policy_once(self) -> Self:
@@ -100,8 +109,11 @@ class Scenario(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of everything the scenario says, defaults included, as canonical JSON."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """SHA-256 of everything the scenario says, defaults included, as canonical JSON; of variants their digests."""
+        said = self.model_dump(mode="json", exclude={"variants"})
+        if self.variants:
+            said["variants"] = {name: self.variant(name).digest for name in self.variants}
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -129,6 +141,34 @@ class Scenario(BaseModel):
         drafts, rate = self.engine_config.speculative, self.engine.acceptance_rate
         return None if drafts is None or rate is None else Acceptance(rate, drafts.num_speculative_tokens)
 
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What is compared: every routing policy, or that of every variant. Raises InputError."""
+        return tuple(variants.settings(self))
+
+    def variant(self, name: str) -> Scenario:
+        """The scenario as this variant has it, without variants. Raises InputError ``variants.NAME: ...``."""
+        if name not in self.variants:
+            hint = nearest(name, self.variants) if self.variants else " (it has none)"
+            raise InputError(f"variants: the scenario has no variant {name!r}{hint}")
+        keys = variants.read({name: self.variants[name]})[name]
+        try:
+            return self.with_changes(keys)
+        except InputError as error:
+            raise InputError(f"variants.{name}: {error}") from None
+
+    def with_changes(self, keys: Mapping[changes.KeyPath, Any]) -> Scenario:
+        """A copy without variants in which these keys have other values. Raises InputError as for a file."""
+        # As it was said, not with every default: some defaults only mean something when nobody states them.
+        said = self.model_dump(mode="json", exclude_unset=True, exclude={"variants"})
+        data = changes.apply(said, keys)
+        try:
+            copy = Scenario.model_validate(data)
+        except ValidationError as error:
+            raise InputError(problems.one_line(error, Scenario, data)) from None
+        copy._base_dir = self._base_dir
+        return copy if self._limit is None else copy.changed(limit=self._limit)
+
     def check(self) -> None:
         """Raise InputError where the scenario, its profile and its files do not fit together."""
         _ = self.engine_config
@@ -149,6 +189,7 @@ class Scenario(BaseModel):
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
                             "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
                         )
+        variants.check(self)
 
     def changed(
         self,
@@ -169,6 +210,7 @@ class Scenario(BaseModel):
         given = {name: value for name, value in update.items() if value is not None}
         copy = Scenario.model_validate({**kept, **given})
         copy._base_dir = self._base_dir
+        copy._limit = self._limit if limit is None else min(limit, self._limit or limit)
         return copy
 
 

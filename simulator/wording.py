@@ -1,0 +1,176 @@
+"""What a comparison says in sentences: what its times rest on, how it was sampled, what to know before trusting it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.comparison import Comparison, VariantProvenance
+from simulator.scenario.changes import write_value
+from simulator.statistics import LEVEL
+
+if TYPE_CHECKING:
+    from simulator.result import RunResult
+
+# "Calibrated" is said only where at least this share of busy time lies in the measured range.
+CALIBRATED_SHARE = 0.9
+
+# Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
+_OVERLOADED_SHARE = 0.1
+
+
+def basis(comparison: Comparison) -> str:
+    """What the step times rest on, and how well: shares of busy time, the profile's identity, its held-out error.
+
+    Where variants have different profiles, or run an engine otherwise than measured, one sentence for each of these.
+    """
+    if len(groups := _by_profile(comparison)) == 1:
+        return _basis(comparison, None, groups[0][1])
+    return " ".join(f"{', '.join(labels)}: {_basis(comparison, labels, profile)}" for labels, profile in groups)
+
+
+def _by_profile(comparison: Comparison) -> list[tuple[list[str], Mapping[str, Any]]]:
+    """The profiles of all variants, each with the labels of the runs that rest on it; no labels without variants."""
+    groups: list[tuple[list[str], Mapping[str, Any]]] = []
+    for variant in comparison.provenance.variants:
+        for labels, profile in groups:
+            if profile == variant.profile:
+                labels.extend(variant.labels)
+                break
+        else:
+            groups.append((list(variant.labels), variant.profile))
+    return groups or [([], comparison.provenance.profile)]
+
+
+def _basis(comparison: Comparison, labels: Collection[str] | None, profile: Mapping[str, Any]) -> str:
+    shares = comparison.support_shares(labels)
+    error = profile.get("held_out_error")
+    accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
+    unmeasured = "".join(f" {sentence}" for sentence in profile.get("unmeasured", ()))
+    reason = profile.get("indicative")
+    word = "Indicative: " if reason else "Calibrated: " if _is_calibrated(shares, profile) else ""
+    mark = f"; indicative: {reason}" if reason else ""
+    return (
+        f"{word}{shares['measured']:.1%} of busy time rests on measurement, {shares['prior']:.1%} on a prior, "
+        f"{shares['outside']:.1%} lies outside the measured range; profile {profile['name']} "
+        f"({profile['identity']}), {accuracy}{mark}.{unmeasured}"
+    )
+
+
+def is_calibrated(comparison: Comparison) -> bool:
+    """Whether the step times are said to be calibrated: nearly all measured, by a profile that is not indicative."""
+    return all(
+        _is_calibrated(comparison.support_shares(labels or None), profile)
+        for labels, profile in _by_profile(comparison)
+    )
+
+
+def _is_calibrated(shares: Mapping[str, float], profile: Mapping[str, Any]) -> bool:
+    return shares["measured"] > CALIBRATED_SHARE and not profile.get("indicative")
+
+
+def sampling(comparison: Comparison) -> str:
+    """What the replications redraw, and what the intervals mean."""
+    count = comparison.num_replications
+    if count == 1:
+        return f"One replication ({_workload(comparison)}): no intervals."
+    return (
+        f"{count} replications with common random numbers ({_workload(comparison)}); "
+        f"± is the half width of the {LEVEL:.0%} Student-t interval over replications, none where nothing varies."
+    )
+
+
+def _workload(comparison: Comparison) -> str:
+    """What replications redraw; by variant where that differs."""
+    variants = comparison.provenance.variants
+    if len({variant.workload for variant in variants}) > 1:
+        return "; ".join(f"{variant.name}: {variant.workload}" for variant in variants)
+    return variants[0].workload if variants else comparison.provenance.workload
+
+
+def variant_lines(comparison: Comparison) -> list[str]:
+    """What each variant changes, and which of them serve other requests than the scenario's own."""
+    variants = comparison.provenance.variants
+    lines = [f"{variant.name}: {_changes(variant)}." for variant in variants]
+    others = [variant.name for variant in variants if not variant.same_requests]
+    if others:
+        lines.append(
+            f"Other requests than the scenario's are sent in {', '.join(others)}: differences are not of the cluster "
+            "alone."
+        )
+    return lines
+
+
+def _changes(variant: VariantProvenance) -> str:
+    changed = ", ".join(f"{key}={write_value(value)}" for key, value in variant.changes.items())
+    return changed or "the scenario as it is"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader must know before trusting the table: settings behind short names, overload, pile-ups, refusals."""
+    found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
+    found += variant_lines(comparison)
+    for policy, name in comparison.names.items():
+        runs = [run for run in comparison.results if run.policy == policy]
+        shares = [_share_of_the_busiest(run) for run in runs]
+        if runs[0].num_instances > 1 and shares and min(shares) == 1:
+            found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
+        if all(_is_overloaded(run) for run in runs):
+            found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
+    return [*found, *_hang_up_lines(comparison), *refusal_lines(comparison)]
+
+
+def _hang_up_lines(comparison: Comparison) -> list[str]:
+    """How many requests their clients gave up, by policy: latencies are those of the others."""
+    lines = []
+    for policy, name in comparison.names.items():
+        rows = [run.requests for run in comparison.results if run.policy == policy]
+        num_gone = sum(int((table["state"] == "aborted").sum()) for table in rows)
+        num_sent = sum(map(len, rows))
+        if num_gone:
+            share = num_gone / num_sent
+            lines.append(
+                f"Under {name} clients gave up {num_gone:,} of {num_sent:,} requests ({share:.0%}): end-to-end "
+                "latencies and TPOT are of the others, TTFT of those that got a token."
+            )
+    return lines
+
+
+def _share_of_the_busiest(run: RunResult) -> float:
+    """The largest share of the routed requests that one instance got; 0 without any."""
+    shares = run.requests["instance"].dropna().value_counts(normalize=True)
+    return float(shares.max()) if len(shares) else 0.0
+
+
+def _is_overloaded(run: RunResult) -> bool:
+    arrivals_s = run.requests["arrival_s"].max() - run.requests["arrival_s"].min()
+    return bool(run.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
+
+
+def refusal_lines(comparison: Comparison) -> list[str]:
+    """Refused requests by reason, over all replications: one line where all policies agree, else one a policy."""
+    found = comparison.refusals()
+    num_sent = dict.fromkeys(comparison.policies, 0)
+    for run in comparison.results:
+        num_sent[run.policy] += len(run.requests)
+    who = {comparison.names[policy]: (reasons, num_sent[policy]) for policy, reasons in found.items()}
+    distinct = {(num_sent[policy], *sorted(reasons.items())) for policy, reasons in found.items()}
+    if len(found) == len(comparison.policies) > 1 == len(distinct):
+        who = {f"Every {comparison.noun}": next(iter(who.values()))}
+    return [
+        f"{name} refused {sum(reasons.values()):,} of {count:,} requests: "
+        + ", ".join(f"{reason} ({number:,})" for reason, number in reasons.items())
+        + "."
+        for name, (reasons, count) in who.items()
+    ]
+
+
+def ignored_lines(comparison: Comparison) -> list[str]:
+    """The engine arguments that were accepted although they change nothing here, if any."""
+    ignored = dict(comparison.provenance.ignored_arguments)
+    for variant in comparison.provenance.variants:
+        ignored |= variant.ignored_arguments
+    if not ignored:
+        return []
+    listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
+    return [f"Engine arguments without effect here: {listed}."]
