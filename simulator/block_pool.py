@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from simulator.prefix import PRIVATE, num_shareable
 
@@ -34,8 +34,6 @@ class BlockPool:
         "_announce_below", "_duplicates", "_free", "_left", "_names_private", "cached", "events", "key",
         "keyless_first", "num_blocks", "num_evictions", "num_free", "ref_cnt",
     )  # fmt: skip
-
-    goes_by_time: ClassVar[bool] = False  # whether `tell_time` has to be called
 
     def __init__(self, num_blocks: int, *, keyless_first: bool = True, announce_below: float | None = None) -> None:
         self.num_blocks = num_blocks
@@ -64,6 +62,11 @@ class BlockPool:
                 left[block] -= 1
             else:
                 yield block
+
+    @property
+    def goes_by_time(self) -> bool:
+        """Whether `tell_time` has to be called."""
+        return False
 
     def tell_time(self, now_s: float) -> None:
         """What comes next happens at this time."""

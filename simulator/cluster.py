@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simulator.clock import Clock
 from simulator.engine_args.unmeasured import unmeasured
 from simulator.errors import InputError
+from simulator.eviction import EvictionSpec
 from simulator.frontend import Frontend
 from simulator.instance import Instance
 from simulator.metrics import Metrics
@@ -20,6 +21,7 @@ from simulator.routing.fleet import Fleet
 from simulator.routing.router import Router
 from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
+from simulator.tenancy import pool_maker
 
 if TYPE_CHECKING:
     from simulator.engine_args.config import EngineConfig
@@ -40,10 +42,11 @@ def simulate(
     *,
     seed: int = 0,
     replication: int = 0,
+    eviction: EvictionSpec | None = None,
 ) -> int:
     """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in
-    ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any. Returns how
-    many requests arrived.
+    ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any; ``eviction`` is
+    the policy of the block pools, if not vLLM's own. Returns how many requests arrived.
     """
     step_time = profile.step_time(as_measured=not unmeasured(config, profile))
     noise = None
@@ -51,8 +54,9 @@ def simulate(
         deviation_s = profile.step_noise_s.value
         noise = [draw_step_noise(deviation_s, seed, replication, number) for number in range(num_instances)]
     cluster = Cluster(
-        config, step_time, routers, num_instances, metrics, noise=noise, kv_bytes_per_token=profile.kv_bytes_per_token
-    )
+        config, step_time, routers, num_instances, metrics, noise=noise, kv_bytes_per_token=profile.kv_bytes_per_token,
+        eviction=eviction,
+    )  # fmt: skip
     cluster.run(requests)
     return cluster.num_arrived
 
@@ -61,7 +65,7 @@ class Cluster:
     """``num_instances`` equal instances behind one router, or replicas of one.
 
     Without ``advancing`` or ``grouping`` every step and every request is visited: the plain reference of law 7.
-    ``noise`` is that of each instance's steps.
+    ``noise`` is that of each instance's steps. ``eviction`` is the policy of the block pools, if not vLLM's own.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Cluster:
         grouping: bool = True,
         noise: Sequence[StepNoise] | None = None,
         kv_bytes_per_token: int = 0,
+        eviction: EvictionSpec | None = None,
     ) -> None:
         routers = [routers] if isinstance(routers, Router) else routers
         self.config = config
@@ -84,12 +89,15 @@ class Cluster:
         self.clock = Clock()
         self.prefixes = Prefixes(config.block_size)
         self._needs_block_keys = routers[0].needs_block_keys
-        announces = routers[0].index == "events"
+        announce_below = PRIVATE if routers[0].index == "events" else None
+        make_pool = pool_maker(eviction, config.num_gpu_blocks, metrics.tenants)
         self.instances = [
             Instance(
                 self.clock,
                 number,
-                Scheduler(config, self.prefixes, grouping=grouping, announce_below=PRIVATE if announces else None),
+                Scheduler(
+                    config, self.prefixes, grouping=grouping, announce_below=announce_below, make_pool=make_pool
+                ),
                 step_time,
                 metrics,
                 self,

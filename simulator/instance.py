@@ -78,6 +78,9 @@ class Instance:
         self.advancing = advancing
         self.noise = noise
         self.reports_events = scheduler.pool.events is not None
+        self._tells_time = scheduler.pool.goes_by_time
+        if self._tells_time:
+            scheduler.stretch.scheduled_at = self._scheduled_at
         self.polled: PolledMetrics | None = None  # who polls the metrics, if anyone does
         self.num_advances = 0
         self._flights: deque[Flight] = deque()
@@ -156,6 +159,8 @@ class Instance:
             self.polled.before_change(self.number, now_s)
         if self._flights:
             self._complete(self._num_steps, now_s)
+        elif self._tells_time:
+            self.scheduler.pool.tell_time(now_s)
         if self._copies:
             self._take_copies()
         if self._aborts:
@@ -174,7 +179,7 @@ class Instance:
         copies, self._copies = self._copies, []
         for request, keys in copies:
             if request.state == WAITING:
-                self.scheduler.kv.receive(keys)
+                self.scheduler.kv.receive(request, keys)
                 self.scheduler.add(request)
 
     def _decide(self, now_s: float) -> None:
@@ -247,6 +252,11 @@ class Instance:
             return flight.end_s
         return self._boundary(flight, flight.step + num_steps - 1)
 
+    def _scheduled_at(self, index: int) -> float:
+        """When the step with this schedule index is scheduled, of the stretch in progress: as a place falls free."""
+        first = self.scheduler.completing - self._num_settled  # of the oldest flight
+        return self._end(index - self.scheduler.depth - first + 1)
+
     def _steps_by(self, limit_s: float, at_most: int) -> int:
         """How many steps from the oldest flight on have ended by ``limit_s``."""
         flight = self._flights[0]
@@ -284,6 +294,8 @@ class Instance:
         first, outputs = scheduler.completing - self._num_settled, scheduler.num_piece_outputs
         if num_steps - self._num_settled > 1:
             scheduler.settle(num_steps - self._num_settled - 1)
+        if self._tells_time:
+            scheduler.pool.tell_time(now_s)
         used_blocks = scheduler.pool.num_blocks - 1 - scheduler.pool.num_free
         finished = scheduler.complete()
         self._num_settled = num_steps

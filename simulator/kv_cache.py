@@ -142,17 +142,17 @@ class KVCache:
         request.blocks = []
         request.num_published = 0
 
-    def receive(self, keys: list[int]) -> None:
-        """Content computed elsewhere comes in under ``keys``, a prompt's leading blocks: as far as free blocks last,
+    def receive(self, request: Request, keys: list[int]) -> None:
+        """Content computed elsewhere comes in under ``keys``, the prompt's leading blocks: as far as free blocks last,
         cached and held by nobody.
         """
         if not self.caching:
             return
         pool = self.pool
         missing = [key for key in keys if key not in pool.cached]
-        blocks = pool.take(min(len(missing), pool.num_free))
-        pool.publish(blocks, missing[: len(blocks)])
-        pool.release(blocks)
+        blocks = pool.take(min(len(missing), pool.num_free), request)
+        pool.publish(blocks, missing[: len(blocks)], request)
+        pool.release(blocks, request)
 
     def keys(self, request: Request, num_blocks: int) -> list[int]:
         """The request's block keys, at least ``num_blocks`` of them: the prompt's, and those of its answer as it

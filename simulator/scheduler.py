@@ -11,6 +11,7 @@ Requests which only decode move as a group (decoding.py) wherever that changes n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simulator.admission import Admission
@@ -34,11 +35,18 @@ class Scheduler:
     """One engine's scheduler. It decides; it never waits, records or draws.
 
     ``grouping=False`` visits every running request in every step: the plain reference, to which the group must be
-    equal. KV events are kept for block keys below ``announce_below``, if that is given.
+    equal. KV events are kept for block keys below ``announce_below``, if that is given. ``make_pool`` is called like
+    the pool's class.
     """
 
     def __init__(
-        self, config: EngineConfig, prefixes: Prefixes, *, grouping: bool = True, announce_below: float | None = None
+        self,
+        config: EngineConfig,
+        prefixes: Prefixes,
+        *,
+        grouping: bool = True,
+        announce_below: float | None = None,
+        make_pool: Callable[..., BlockPool] = BlockPool,
     ) -> None:
         self.config = config
         self.dialect: Dialect = find_dialect(config.dialect)
@@ -47,7 +55,7 @@ class Scheduler:
         self.num_lookahead = speculative.num_lookahead_tokens if speculative else 0
         self.asynchronous: bool = config.async_scheduling
         self.depth = 2 if config.async_scheduling else 1
-        self.pool = BlockPool(
+        self.pool = make_pool(
             config.num_gpu_blocks, keyless_first=self.dialect.keyless_blocks_first, announce_below=announce_below
         )
         self.kv = KVCache(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simulator.request import Request, in_order
@@ -17,6 +18,8 @@ class Stretch:
         self._scheduler = scheduler
         self._asynchronous = scheduler.asynchronous
         self._block_size = scheduler.config.block_size
+        # When the step of a schedule index is scheduled, where the pool goes by time.
+        self.scheduled_at: Callable[[int], float] | None = None
 
     def max_steps(self) -> int:
         """How many steps may end before ``schedule`` must look again: until the first member ends, while blocks
@@ -46,6 +49,8 @@ class Stretch:
                 break
             if counts_lookups:
                 admission.repeat_lookups(step - index)
+            if self.scheduled_at is not None:
+                pool.tell_time(self.scheduled_at(step))
             self._pass_borders(step, lead)
             if counts_lookups:
                 admission.repeat_lookups(1)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
 from simulator.engine_args.config import EngineConfig
+from simulator.eviction import parse_eviction
 from simulator.metrics import Metrics
 from simulator.plan import Plan
 from simulator.request import Request
@@ -132,6 +133,8 @@ class Case:
     watch: bool  # record KV events though the router does not ask for them
     num_instances: int
     requests: tuple[dict[str, Any], ...]
+    eviction: Any = "vllm"
+    tenants: tuple[str, ...] = ("",)
 
     def changed(self, **engine: Any) -> Case:
         """The same with other engine arguments."""
@@ -198,9 +201,10 @@ def serve(case: Case, hook: Hook | None = None, started: Callable[[Cluster], Non
     requests, router = case.workload(), case.router()
     if case.watch:
         router.index = "events"  # the cluster then feeds the view; policies that have no index do not look at it
-    metrics = Metrics(case.num_instances)
+    metrics = Metrics(case.num_instances, case.tenants)
     times = step_time(case.formula, case.overhead, **case.coefficients)
-    cluster = Cluster(case.config(), times, router, case.num_instances, metrics, **mode)
+    eviction = parse_eviction(case.eviction)
+    cluster = Cluster(case.config(), times, router, case.num_instances, metrics, eviction=eviction, **mode)
     seen = Seen(cluster, metrics, requests)
     _observe(seen)
     for instance in cluster.instances:
@@ -316,7 +320,10 @@ def record(seen: Seen) -> dict[str, Any]:
 def _pool(scheduler: Scheduler, names: Names) -> tuple:
     pool = scheduler.pool
     contents = [names(key) for key in pool.key]
-    return list(pool.free), list(pool.ref_cnt), contents, {names(key): block for key, block in pool.cached.items()}
+    ledger = getattr(pool, "ledger", None)
+    whose = (ledger.owner, ledger.evicted) if ledger is not None else None
+    found = {names(key): block for key, block in pool.cached.items()}
+    return list(pool.free), list(pool.ref_cnt), contents, found, pool.num_evictions, whose
 
 
 def _busy(seen: Seen, number: int) -> list[list[tuple[float, float]]]:

@@ -27,6 +27,21 @@ ROUTINGS: tuple[Any, ...] = (
 )
 
 
+TENANTS = ("first", "second", "third")
+EVICTIONS: tuple[Any, ...] = (
+    "lru",
+    "fifo",
+    "lfu",
+    {"policy": "lfu", "counts": "kept"},
+    "slru",
+    "s3fifo",
+    "length_aware",
+    "workload_aware",
+    {"policy": "ttl", "ttl": 2},
+    {"policy": "quota", "limit": {"first": 0.2}, "reserve": {"second": 0.3}},
+)
+
+
 @st.composite
 def engines(draw: st.DrawFn, pressed: bool = False) -> dict[str, Any]:
     """Engine arguments that vLLM would start with, from a pool that holds one request of full length to a roomy one.
@@ -115,6 +130,7 @@ def workloads(
             "priority": priority,
             "cache_salt": draw(st.sampled_from([None, None, None, "salt"])),
             "skip_reading_prefix_cache": draw(st.integers(0, 9)) == 9,
+            "tenant": draw(st.integers(0, len(TENANTS) - 1)),
         })  # fmt: skip
     return tuple(found)
 
@@ -155,4 +171,6 @@ def cases(draw: st.DrawFn, most: int = 14, pressed: bool = False) -> Case:
         watch=routing in ("round_robin", "random", "least_requests", "session_hash") and draw(st.booleans()),
         num_instances=1 if pressed else draw(st.integers(1, 3)),
         requests=draw(workloads(engine["max_model_len"], engine["block_size"], step_s, most)),
+        eviction=draw(st.just("vllm") | st.sampled_from(EVICTIONS)),
+        tenants=TENANTS,
     )
