@@ -134,8 +134,8 @@ def schema() -> None:
 
 @cli.command()
 def routers() -> None:
-    """List the routing policies with their parameters and sources."""
-    from simulator.routing import ROUTERS
+    """List the routing policies with their parameters and sources, and the presets that products ship."""
+    from simulator.routing import PRESETS, ROUTERS
 
     for name, router in ROUTERS.items():
         click.echo(f"{name}: {router.summary}")
@@ -144,6 +144,13 @@ def routers() -> None:
             described = f" ({info.description})" if info.description else ""
             value = "required" if info.is_required() else repr(info.default)
             click.echo(f"    {parameter}: {value}{described}")
+    click.echo("\nPresets, which stand wherever a policy's name may:")
+    for name, preset in PRESETS.items():
+        click.echo(f"{name}: {preset.summary}")
+        click.echo(f"    source: {preset.source}")
+        click.echo(f"    policy: {preset.policy}")
+        for parameter, value in preset.values.items():
+            click.echo(f"    {parameter}: {value}")
 
 
 @cli.command(name="import")
@@ -310,7 +317,8 @@ def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:
         if len(known) > 1:
             raise InputError(f"--router: missing, expected one of {', '.join(known)}")
         return scenario.routing[0]
-    named = [spec for spec in scenario.routing if wanted in (spec.label, spec.policy)]
+    named = [spec for spec in scenario.routing if wanted in (spec.label, spec.name)]
+    named = named or [spec for spec in scenario.routing if wanted == spec.policy]
     if not named:
         raise InputError(f"--router: the scenario has no policy {wanted!r}{nearest(wanted, known)}")
     if len(named) > 1:

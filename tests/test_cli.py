@@ -194,13 +194,16 @@ def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_routers_lists_every_policy_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    from simulator.routing import ROUTERS
+    from simulator.routing import PRESETS, ROUTERS
 
     assert run("routers") == 0
     out = capsys.readouterr().out
     for name, router in ROUTERS.items():
         assert f"{name}: {router.summary}\n    source: {router.source}\n" in out
         assert all(f"    {parameter}: " in out for parameter in router.Params.model_fields)
+    presets = out.partition("\nPresets")[2]
+    for name, preset in PRESETS.items():
+        assert f"{name}: {preset.summary}\n    source: {preset.source}\n    policy: {preset.policy}\n" in presets
 
 
 def test_import_prints_an_engine_block(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

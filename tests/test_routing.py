@@ -14,7 +14,7 @@ from routing_cases import BLOCK_SIZE, VARIANTS, conversations, drive, request, r
 
 from simulator.errors import InputError
 from simulator.request import Request
-from simulator.routing import ROUTERS, RoutingSpec, parse_routing
+from simulator.routing import PRESETS, ROUTERS, RoutingSpec, parse_routing
 from simulator.routing.hashing import jump_hash
 
 # ---- policies by load
@@ -218,6 +218,29 @@ def test_labels_tell_entries_apart():
     specs: list[RoutingSpec] = [parse_routing(entry) for entry in VARIANTS]
     assert len({spec.label for spec in specs}) == len(specs)
     assert all(parse_routing(name).label == name for name in ROUTERS)
+
+
+def test_a_preset_is_a_policy_with_parameters():
+    preset, policy = parse_routing("dynamo-2025"), parse_routing({"policy": "dynamo", "temperature": 0.5})
+    assert (preset.policy, preset.params) == (policy.policy, policy.params)
+    assert preset.label == "dynamo-2025"
+    changed = parse_routing({"policy": "dynamo-2025", "temperature": 0.7, "event_delay": "10 ms"})
+    assert changed.label == "dynamo-2025(temperature=0.7, event_delay=0.01)"
+    assert parse_routing({"policy": "dynamo-2025", "temperature": 0.5}).label == "dynamo-2025"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_read_and_says_what_it_is(name):
+    preset = PRESETS[name]
+    assert name not in ROUTERS
+    assert preset.summary
+    assert preset.source
+    spec = parse_routing(name)
+    assert (spec.label, spec.name) == (name, name)
+    defaults = ROUTERS[preset.policy].Params.model_fields
+    for parameter in preset.values:
+        value = getattr(spec.params, parameter)
+        assert value != defaults[parameter].default, f"{parameter} is the policy's default: say nothing"
 
 
 def test_routers_declare_what_the_cluster_feeds_them():

@@ -240,6 +240,7 @@ MISTAKES = [
      "routing[0]: unknown policy 'round_robbin' (did you mean 'round_robin'?)"),
     ("  - round_robin\n", "  - {policy: longest_prefix, index: dispatch}\n",
      "policy longest_prefix occurs twice in 'routing', expected each once"),
+    ("  - round_robin\n", "  - round_robin\n  - rr\n", "round_robin and rr are the same policy, expected each once"),
     ("routing:\n  - round_robin\n  - {policy: longest_prefix, index: dispatch}\n", "routing: round_robin\n",
      "routing: got 'round_robin', expected a list"),
     ("routing:\n  - round_robin\n  - {policy: longest_prefix, index: dispatch}\n", "routing: []\n",

@@ -60,6 +60,7 @@ def scenario(variants: dict[str, dict[str, Any]], text: str = TEXT, **more: Any)
         ({"routing": "random"}, "routing.0.policy", "random"),
         ({"routing": {"policy": "dynamo", "event_delay": "10 ms"}}, "routing.0.params.event_delay", 0.01),
         ({"routing": ["random", "least_requests"]}, "routing.1.policy", "least_requests"),
+        ({"routing": ["random", "dynamo-2025"]}, "routing.1.name", "dynamo-2025"),
     ],
 )  # fmt: skip
 def test_a_variant_is_the_scenario_with_other_keys(keys: dict[str, Any], where: str, value: object) -> None:
@@ -67,6 +68,14 @@ def test_a_variant_is_the_scenario_with_other_keys(keys: dict[str, Any], where: 
     for part in where.split("."):
         found = found[int(part)] if part.isdigit() else getattr(found, part)
     assert found == value
+
+
+def test_a_parameter_of_a_preset_is_changed_and_the_preset_stays() -> None:
+    text = TEXT.replace("[round_robin]", "[dynamo-2025]")
+    routing = scenario({"other": {"routing.event_delay": "10 ms"}}, text).variant("other").routing[0]
+    assert routing.label == "dynamo-2025(event_delay=0.01)"
+    routing = scenario({"other": {"routing.dynamo-2025.policy": "dynamo"}}, text).variant("other").routing[0]
+    assert routing.label == "dynamo"
 
 
 def test_parameters_of_the_only_policy_need_no_name() -> None:

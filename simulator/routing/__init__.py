@@ -1,7 +1,7 @@
 """Routing policies by name: read an entry of a scenario with `parse_routing`, build the policy with `make_router`.
 
-Adding a policy takes a class in one of the files here and its line in `ROUTERS`. Reading order: decision, view, router,
-then any policy.
+An entry names a policy of `ROUTERS` or a preset of `PRESETS`. Adding a policy takes a class in one of the files here
+and its line in `ROUTERS`. Reading order: decision, view, router, then any policy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from simulator.routing.hashing import SessionHash
 from simulator.routing.load import LeastRequests, PowerOfTwo, Random, RoundRobin
 from simulator.routing.oracle import Oracle
 from simulator.routing.prefix import LongestPrefix
+from simulator.routing.presets import PRESETS, Preset
 from simulator.routing.router import Params, Router, read_params
 from simulator.routing.view import View
 
 __all__ = [
-    "ROUTERS", "Decision", "Hold", "Refuse", "Router", "RoutingSpec", "Send", "View", "make_router",
-    "make_routers", "parse_routing",
+    "PRESETS", "ROUTERS", "Decision", "Hold", "Preset", "Refuse", "Router", "RoutingSpec", "Send", "View",
+    "make_router", "make_routers", "parse_routing",
 ]  # fmt: skip
 
 ROUTERS: Mapping[str, type[Router]] = MappingProxyType(
@@ -42,25 +43,33 @@ ROUTERS: Mapping[str, type[Router]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RoutingSpec:
-    """A policy with its checked parameters. ``label`` names it in tables: the policy, and what is not a default."""
+    """A policy with its checked parameters. ``label`` names it in tables: the policy or preset, and what was changed.
+
+    ``name`` is the policy's or preset's, and ``preset_values`` are the parameters that the preset alone gave.
+    """
 
     policy: str
     params: Params
     label: str
+    name: str
+    preset_values: frozenset[str] = frozenset()
 
 
 def parse_routing(entry: str | Mapping[str, object]) -> RoutingSpec:
-    """Read ``round_robin`` or ``{policy: dynamo, event_delay: 10 ms}``. Raises InputError, one line."""
+    """Read ``round_robin``, ``{policy: dynamo, event_delay: 10 ms}`` or a preset. Raises InputError, one line."""
     if isinstance(entry, str):
         entry = {"policy": entry}
     if not isinstance(entry, Mapping) or not isinstance(entry.get("policy"), str):
         raise InputError(f"routing: got {entry!r}, expected the name of a policy or a mapping with 'policy'")
-    policy = str(entry["policy"])
-    if policy not in ROUTERS:
-        raise InputError(f"routing: unknown policy {policy!r}{nearest(policy, ROUTERS)}")
-    values = {str(key): value for key, value in entry.items() if key != "policy"}
-    params = read_params(policy, ROUTERS[policy].Params, values)
-    return RoutingSpec(policy, params, _label(policy, params))
+    name = str(entry["policy"])
+    if name not in ROUTERS and name not in PRESETS:
+        raise InputError(f"routing: unknown policy {name!r}{nearest(name, [*ROUTERS, *PRESETS])}")
+    preset = PRESETS[name] if name in PRESETS else Preset(name, "", "")
+    said = {str(key): value for key, value in entry.items() if key != "policy"}
+    model = ROUTERS[preset.policy].Params
+    params = read_params(name, model, {**preset.values, **said})
+    label = _label(name, params, dict(read_params(name, model, dict(preset.values))) if preset.values else {})
+    return RoutingSpec(preset.policy, params, label, name, frozenset(preset.values.keys() - said.keys()))
 
 
 def make_router(spec: RoutingSpec, num_instances: int, rng: random.Random) -> Router:
@@ -73,10 +82,11 @@ def make_routers(spec: RoutingSpec, num_instances: int, rng: random.Random) -> l
     return [make_router(spec, num_instances, rng) for _ in range(spec.params.num_replicas)]
 
 
-def _label(policy: str, params: Params) -> str:
+def _label(policy: str, params: Params, usual: Mapping[str, object]) -> str:
+    """``usual``: the parameters of a preset, in place of the policy's defaults."""
     changed = [
         f"{name}={value if isinstance(value, str) else repr(value)}"
         for name, value in params
-        if value != type(params).model_fields[name].default
+        if value != usual.get(name, type(params).model_fields[name].default)
     ]
     return f"{policy}({', '.join(changed)})" if changed else policy

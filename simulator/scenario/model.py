@@ -39,7 +39,9 @@ def _read_routing(entry: Any) -> RoutingSpec:
 
 
 def _write_routing(spec: RoutingSpec, info: SerializationInfo) -> dict[str, Any]:
-    return {"policy": spec.policy, **spec.params.model_dump(mode="json", exclude_unset=info.exclude_unset)}
+    values = spec.params.model_dump(mode="json", exclude_unset=info.exclude_unset)
+    unsaid = spec.preset_values if info.exclude_unset else ()
+    return {"policy": spec.name, **{key: value for key, value in values.items() if key not in unsaid}}
 
 
 Routing = Annotated[
@@ -52,7 +54,7 @@ Routing = Annotated[
                 {"type": "string"},
                 {"type": "object", "properties": {"policy": {"type": "string"}}, "required": ["policy"]},
             ],
-            "description": "a policy by name, or {policy: name, parameter: value, ...} (see `kvcast routers`)",
+            "description": "a policy or preset by name, or {policy: name, parameter: value, ...}: see `kvcast routers`",
         }
     ),
 ]
@@ -97,6 +99,10 @@ class Scenario(BaseModel):
         labels = [spec.label for spec in self.routing]
         if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
             raise ValueError(f"policy {repeated[0]} occurs twice in 'routing', expected each once")
+        for index, spec in enumerate(self.routing):
+            for other in self.routing[:index]:
+                if (spec.policy, spec.params) == (other.policy, other.params):
+                    raise ValueError(f"{other.label} and {spec.label} are the same policy, expected each once")
         return self
 
     def __hash__(self) -> int:
