@@ -113,6 +113,26 @@ def _experiment_options(function: Callable[..., None]) -> Callable[..., None]:
 def compare(**options: Any) -> None:
     """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
     _simulate(**options)
+@cli.command()
+def evictions() -> None:
+    """List the eviction policies of the block pool with their parameters and sources."""
+    from simulator.eviction import POLICIES
+
+    click.echo("vllm: the block given back first (the default: nothing is changed, and nothing costs more)")
+    click.echo("    source: vLLM FreeKVCacheBlockQueue, of the release that the dialect names")
+    for name, policy in POLICIES.items():
+        _describe(name, policy)
+
+
+def _describe(name: str, policy: Any) -> None:
+    click.echo(f"{name}: {policy.summary}")
+    click.echo(f"    source: {policy.source}")
+    for parameter, info in policy.Params.model_fields.items():
+        described = f" ({info.description})" if info.description else ""
+        value = "required" if info.is_required() else repr(info.default)
+        click.echo(f"    {parameter}: {value}{described}")
+
+
 
 
 @cli.command()
@@ -138,12 +158,7 @@ def routers() -> None:
     from simulator.routing import PRESETS, ROUTERS
 
     for name, router in ROUTERS.items():
-        click.echo(f"{name}: {router.summary}")
-        click.echo(f"    source: {router.source}")
-        for parameter, info in router.Params.model_fields.items():
-            described = f" ({info.description})" if info.description else ""
-            value = "required" if info.is_required() else repr(info.default)
-            click.echo(f"    {parameter}: {value}{described}")
+        _describe(name, router)
     click.echo("\nPresets, which stand wherever a policy's name may:")
     for name, preset in PRESETS.items():
         click.echo(f"{name}: {preset.summary}")

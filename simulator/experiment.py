@@ -22,6 +22,7 @@ from simulator.streams import python_stream
 from simulator.workload import open_workload
 
 if TYPE_CHECKING:
+    from simulator.eviction import EvictionSpec
     from simulator.profile import Profile
     from simulator.request import Request
     from simulator.scenario import Scenario, Setting
@@ -51,7 +52,7 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     num_arrived = _simulate(
         config, scenario.device_profile, routers, workload, num_instances, metrics,
-        seed=scenario.seed, replication=replication,
+        seed=scenario.seed, replication=replication, eviction=scenario.eviction,
     )  # fmt: skip
     if metrics.num_requests != num_arrived:
         raise RuntimeError(f"{num_arrived} requests arrived and {metrics.num_requests} ended")
@@ -155,11 +156,14 @@ def run_setting(task: tuple[Setting, int]) -> RunResult:
 def _simulate(
     config: Any, profile: Profile, routers: Sequence[Router], requests: Iterable[Request], num_instances: int,
     metrics: Metrics,
-    *, seed: int, replication: int,
+    *, seed: int, replication: int, eviction: EvictionSpec,
 ) -> int:  # fmt: skip
     from simulator.cluster import simulate
 
-    return simulate(config, profile, routers, requests, num_instances, metrics, seed=seed, replication=replication)
+    return simulate(
+        config, profile, routers, requests, num_instances, metrics, seed=seed, replication=replication,
+        eviction=eviction,
+    )  # fmt: skip
 
 
 def _named(scenario: Scenario, label: str) -> RoutingSpec:

@@ -84,8 +84,10 @@ def _read_params(policy: str, model: type[Params], values: Mapping[str, object])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        if not message.startswith("got ") and where:
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        if first["type"] == "missing":
+            message = f"missing, expected {model.model_fields[where].description}"
+        elif not message.startswith("got ") and where:
             message = f"got {first['input']!r}, {message[:1].lower()}{message[1:]}"
         raise InputError(f"eviction {policy}: {where + ': ' if where else ''}{message}") from None
 

@@ -14,6 +14,11 @@ class Params(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @property
+    def tenants(self) -> list[str]:
+        """The tenants that are named; a scenario has to have them."""
+        return []
+
 
 class User(Protocol):
     """Who computes, finds or gives back blocks: what a policy may know of a request. ``tenant`` counts from 0."""

@@ -33,9 +33,9 @@ class QuotaParams(Params):
         return self
 
     @property
-    def tenants(self) -> set[str]:
+    def tenants(self) -> list[str]:
         """The tenants that these shares are for."""
-        return {*self.limit, *self.reserve}
+        return [*self.limit, *self.reserve]
 
 
 class Quota(Policy):

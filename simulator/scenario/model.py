@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -25,6 +25,7 @@ from pydantic import (
 
 from simulator.engine_args import EngineArgs, EngineConfig, resolve
 from simulator.errors import InputError, nearest
+from simulator.eviction import POLICIES, VLLM, EvictionSpec, parse_eviction
 from simulator.profile import Profile, load_profile
 from simulator.routing import ROUTERS, RoutingSpec, parse_routing
 from simulator.scenario import changes, problems, variants
@@ -60,6 +61,30 @@ Routing = Annotated[
 ]
 
 
+def _read_eviction(entry: Any) -> EvictionSpec:
+    return entry if isinstance(entry, EvictionSpec) else parse_eviction(entry)
+
+
+def _write_eviction(spec: EvictionSpec, info: SerializationInfo) -> dict[str, Any]:
+    return {"policy": spec.policy, **spec.params.model_dump(mode="json", exclude_unset=info.exclude_unset)}
+
+
+Eviction = Annotated[
+    EvictionSpec,
+    PlainValidator(_read_eviction),
+    PlainSerializer(_write_eviction),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "properties": {"policy": {"type": "string"}}, "required": ["policy"]},
+            ],
+            "description": "a policy by name, or {policy: name, parameter: value, ...} (see `kvcast evictions`)",
+        }
+    ),
+]
+
+
 class ClusterSpec(BaseModel):
     """The serving instances: equal engines behind one router."""
 
@@ -86,6 +111,10 @@ class Scenario(BaseModel):
     cluster: ClusterSpec = Field(description="a mapping with 'instances'")
     workload: WorkloadSpec = Field(description="a mapping with 'tenants'")
     routing: tuple[Routing, ...] = Field(description="a list of routing policies", min_length=1)
+    eviction: Eviction = Field(
+        default_factory=lambda: parse_eviction("vllm"),
+        description="in which order blocks that nobody holds lose their content",
+    )
     replications: PositiveCount = 1
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="a mapping of names to keys that differ, to compare in place of the policies"
@@ -187,10 +216,12 @@ class Scenario(BaseModel):
             if tenant.trace is not None and not (self.base_dir / tenant.trace.path).is_file():
                 raise InputError(f"workload.tenants[{index}].trace.path: no such file {tenant.trace.path!r}, "
                                  f"expected a path relative to {str(self.base_dir)!r}")  # fmt: skip
+        if problem := _idle_eviction(self.eviction, self.engine_config, self.workload.tenants):
+            raise InputError(f"eviction: {problem}")
         for index, spec in enumerate(self.routing):
             if ROUTERS[spec.policy].needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
-                    if tenant.conversations is None and not (tenant.trace is not None and tenant.trace.has_sessions):
+                    if not _has_sessions(tenant):
                         raise InputError(
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
                             "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
@@ -229,6 +260,28 @@ def _idle_key(tenant: TenantSpec, engine: EngineArgs) -> str | None:
     if tenant.skip_reading_prefix_cache and not engine.enable_prefix_caching:
         return "skip_reading_prefix_cache: got true, which changes nothing without engine.enable_prefix_caching"
     return None
+
+
+def _idle_eviction(spec: EvictionSpec, engine: EngineConfig, tenants: Sequence[TenantSpec]) -> str | None:
+    """What an eviction policy asks for and this scenario does not have."""
+    if spec.policy == VLLM:
+        return None
+    if not engine.enable_prefix_caching:
+        return f"got {spec.policy}, which changes nothing without engine.enable_prefix_caching"
+    policy = POLICIES[spec.policy]
+    if policy.needs_future:
+        return f"{spec.policy} needs the future, which no engine knows (`kvcast hit-curve` shows it beside a trace)"
+    if policy.needs_sessions and not any(_has_sessions(tenant) for tenant in tenants):
+        return f"{spec.policy} needs sessions and no tenant has any, expected conversations, or a trace with sessions"
+    names = [tenant.name for tenant in tenants]
+    for name in spec.params.tenants:
+        if name not in names:
+            return f"{spec.policy}: there is no tenant {name!r}{nearest(name, names)}"
+    return None
+
+
+def _has_sessions(tenant: TenantSpec) -> bool:
+    return tenant.conversations is not None or (tenant.trace is not None and tenant.trace.has_sessions)
 
 
 def _limited(tenant: TenantSpec, limit: int) -> TenantSpec:

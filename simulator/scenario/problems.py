@@ -85,7 +85,10 @@ def _message(detail: Any, path: list[int | str], model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"missing, expected {_description(model, path) or 'a value'}"
     if kind == "value_error":
-        return message.removeprefix("Value error, ").removeprefix("routing: ").removeprefix("routing ")
+        message = message.removeprefix("Value error, ")
+        for key in ("routing", "eviction"):
+            message = message.removeprefix(f"{key}: ").removeprefix(f"{key} ")
+        return message
     expected = _description(model, path) if kind == "string_pattern_mismatch" else _EXPECTED.get(kind)
     expected = expected or message.removeprefix("Input should be ")
     hint = ""
