@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 _KVCAST, _MOONCAKE = "kvcast", "mooncake"
 _NEEDED = {"context_settings": {"help_option_names": ["-h", "--help"]}, "no_args_is_help": True}
 
-
 _COUNT = Quantity("count", "number")
 _POSITIVE_COUNT = Quantity("positive_count", "number")
 _SECONDS = Quantity("duration_s", "seconds")
 _FACTOR = Quantity("positive_number", "factor")
 _PATH = click.Path(path_type=Path)
-
 
 _WRITING = options(
     click.option("-o", "--output", type=_PATH, required=True, help="The file to write; gzipped if it ends in .gz."),

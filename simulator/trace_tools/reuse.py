@@ -26,6 +26,7 @@ class Reuse:
         self.block_size = block_size
         self.num_distinct = 0
         self.num_reused = 0
+        self.num_longest = 0  # blocks of the longest request
         self._weights = _Sums()  # by request: the blocks that it was the last to use
         self._steps: dict[int, int] = {}  # distance -> change in the number of reuses at it
 
@@ -51,7 +52,25 @@ class Reuse:
                 self.num_reused += num
         num_blocks = num_tokens // size
         self.num_distinct += num_blocks - moved
+        self.num_longest = max(self.num_longest, num_blocks)
         weights.append(num_blocks)
+
+    def num_within(self, spans: Sequence[Span], capacity: int, num_wanted: int) -> int:
+        """How many leading blocks of ``spans`` a cache of ``capacity`` blocks holds now, within ``num_wanted`` tokens;
+        nothing changes.
+        """
+        size, limit, num_hits = self.block_size, num_wanted // self.block_size, 0
+        before, since = -1, 0  # blocks of the same visit that come before
+        for visit, start, end in spans:
+            first, past = start // size, min(end // size, limit)
+            if visit != before:
+                before, since = visit, first
+            if first < past:
+                newer = self.num_distinct - self._weights.up_to(visit) + first - since
+                if newer + past - first > capacity:
+                    return num_hits + max(0, capacity - newer)
+                num_hits += past - first
+        return num_hits
 
     def curve(self) -> Curve:
         """The hit curve of all requests so far."""

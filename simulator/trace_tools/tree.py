@@ -8,7 +8,7 @@ prompt and memory grows with the distinct runs; how many tokens a run has does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from simulator.request import Prompt, Run
@@ -93,6 +93,43 @@ class PrefixTree:
             position = (node << _OFFSET_BITS) + length
             depth += length
         return Visit(seen, twice, spans)
+
+    def spans(self, prompt: Prompt) -> list[Span]:
+        """The spans that ``visit`` would tell of, without adding the prompt; neighbours may be of one visit."""
+        nodes, spans = self._nodes, []
+        position = depth = 0
+        for segment, start, length in joined(prompt):
+            node = nodes.get((position, segment, start))
+            if node is None:
+                break
+            last, begin = self._last[node], 0
+            for end, who in reversed(last) if isinstance(last, list) else ((self._longest[node], last),):
+                if begin < length:
+                    spans.append((who, depth + begin, depth + min(end, length)))
+                begin = end
+            position = (node << _OFFSET_BITS) + length
+            depth += length
+        return spans
+
+    def rare_parts(self, prompt: Prompt, limits: Sequence[int]) -> list[int | None]:
+        """For each of the falling ``limits`` a number for the first part of an added prompt that no more prompts have
+        begun, the same for all that have it; None where there is none such.
+        """
+        found: list[int | None] = []
+        position = 0
+        for segment, start, length in joined(prompt):
+            node = self._nodes[position, segment, start]
+            while self._visits[node] <= limits[len(found)]:
+                found.append(node)
+                if len(found) == len(limits):
+                    return found
+            position = (node << _OFFSET_BITS) + length
+        return found + [None] * (len(limits) - len(found))
+
+    def num_common_tokens(self, most: int) -> int:
+        """Tokens of the parts that more than ``most`` prompts have begun."""
+        lengths = zip(self._visits, self._longest, strict=True)
+        return sum(length for visits, length in lengths if visits > most)
 
     def prefixes(self) -> list[Prefix]:
         """Every text from the start of a prompt that two requests or more have, each as far as all of them have it."""

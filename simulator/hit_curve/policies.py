@@ -1,0 +1,74 @@
+"""Eviction policies, replayed at some capacities and set beside the exact LRU curve and the ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.errors import InputError, nearest
+from simulator.eviction import POLICIES, VLLM, EvictionSpec, make_policy, parse_eviction
+from simulator.eviction.replay import hits
+from simulator.hit_curve.lru import Lru
+from simulator.hit_curve.sample import Sample
+
+BOUND = parse_eviction("belady")
+
+
+def parse_policies(given: Sequence[str]) -> tuple[EvictionSpec, ...]:
+    """``lfu`` or ``lfu:counts=lost,...``, each once, and the bound after them. Raises InputError, one line."""
+    found: dict[str, EvictionSpec] = {}
+    for text in given:
+        name, _, rest = text.partition(":")
+        if name in ("lru", VLLM):
+            raise InputError(f"--policy: got {name}, expected another policy: the curve is that of LRU anyway")
+        if name not in POLICIES:
+            raise InputError(f"--policy: unknown policy {name!r}{nearest(name, set(POLICIES) - {'lru'})}")
+        entry: dict[str, object] = {"policy": name}
+        for part in rest.split(",") if rest else ():
+            key, equals, value = part.partition("=")
+            if not equals:
+                raise InputError(f"--policy {name}: got {part!r}, expected PARAMETER=VALUE")
+            entry[key] = value
+        spec = parse_eviction(entry)
+        found[spec.label] = spec
+    return tuple({**found, BOUND.label: BOUND}.values())
+
+
+def check_sessions(specs: Sequence[EvictionSpec], sample: Sample) -> None:
+    """Raises InputError for a policy that goes by sessions where no request has one."""
+    for spec in specs:
+        if POLICIES[spec.policy].needs_sessions and all(visitor.session is None for visitor in sample.visitors):
+            raise InputError(f"--policy {spec.policy}: goes by sessions, and no request has one")
+
+
+def replayed(
+    spec: EvictionSpec, sample: Sample, whole: Lru, capacity: int, tenants: Sequence[str] = ("",)
+) -> float | None:
+    """The blocks that a cache of ``capacity`` blocks hits under the policy; of a sample, estimated for all requests.
+
+    None where the sample's cache is smaller than a request of it.
+    """
+    if capacity >= whole.num_distinct:
+        return whole.ceiling  # nothing is ever evicted
+    size = sample.capacity(capacity)
+    if not sample.is_whole and size < sample.lru.num_longest:
+        return None
+    policy = make_policy(spec, size, tenants)
+    found = hits(policy, sample.names, size, sample.visitors)
+    num_hits = sum(map(min, found, sample.num_wanted))
+    if sample.is_whole:
+        return num_hits
+    return _carried_over(
+        num_hits, (sample.lru.curve.hits(size), sample.lru.ceiling), (whole.curve.hits(capacity), whole.ceiling)
+    )
+
+
+def _carried_over(num_hits: float, sampled: tuple[int, int], whole: tuple[int, int]) -> float:
+    """From the sample's LRU hits and ceiling to those of all requests: what lies between them in the sample lies as far
+    between them in all; what is below LRU is as many times below.
+    """
+    (low, high), (whole_low, whole_high) = sampled, whole
+    if num_hits < low:
+        return whole_low * num_hits / low
+    if low == high:
+        return whole_low
+    return whole_low + (whole_high - whole_low) * (num_hits - low) / (high - low)
