@@ -10,8 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,10 @@ import click
 
 from simulator import __version__
 from simulator.errors import InputError, nearest
+from simulator.experiment_options import experiment_options, progress, the_setting
+from simulator.trace_options import Quantity
 
 if TYPE_CHECKING:
-    from simulator.routing import RoutingSpec
     from simulator.scenario import Scenario
 
 _DIFFERENT = 1
@@ -32,6 +32,7 @@ _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
     "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
+    "sweep": ("simulator.sweep_cli", "sweep", "Run a scenario over a range of settings and say which matter."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
     "workload": ("simulator.workload_cli", "workload", "Make generators of requests out of recorded ones."),
 }
@@ -63,25 +64,7 @@ class _Commands(click.Group):
             formatter.write_dl(sorted({**own, **{name: text for name, (_, _, text) in _BY_NAME.items()}}.items()))
 
 
-class _Quantity(click.ParamType):
-    """A number as `simulator.units` reads it."""
-
-    name = "number"
-
-    def __init__(self, reader: str) -> None:
-        self.reader = reader
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from simulator import units
-
-        try:
-            return getattr(units, self.reader)(value)
-        except InputError as error:
-            name = param.opts[-1] if param else "value"
-            raise InputError(f"{name}: {error}") from None
-
-
-_COUNT, _POSITIVE_COUNT = _Quantity("count"), _Quantity("positive_count")
+_COUNT, _POSITIVE_COUNT = Quantity("count", "number"), Quantity("positive_count", "number")
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,58 +73,20 @@ def cli() -> None:
     """Simulate LLM serving clusters with prefix caching, calibrated on the device that will serve."""
 
 
-def _experiment_options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.argument("scenario", type=click.Path(path_type=Path)),
-            click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the report [out/NAME]."),
-            click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else."),
-            click.option("--jobs", type=_POSITIVE_COUNT, help="Processes [one a core]."),
-            click.option("--executor", default="processes", help="Where to run: processes, dask or ray [processes]."),
-            click.option("--address", help="The Dask scheduler's, or the Ray head's [Ray on this machine]."),
-            click.option("--seed", type=_COUNT, help="Another seed than the scenario's."),
-            click.option("--replications", type=_POSITIVE_COUNT, help="Other than the scenario's."),
-            click.option("--limit", type=_POSITIVE_COUNT, help="At most so many requests a tenant."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
 @cli.command()
-@_experiment_options
+@experiment_options
 def compare(**options: Any) -> None:
     """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
     _simulate(**options)
-@cli.command()
-def evictions() -> None:
-    """List the eviction policies of the block pool with their parameters and sources."""
-    from simulator.eviction import POLICIES
-
-    click.echo("vllm: the block given back first (the default: nothing is changed, and nothing costs more)")
-    click.echo("    source: vLLM FreeKVCacheBlockQueue, of the release that the dialect names")
-    for name, policy in POLICIES.items():
-        _describe(name, policy)
-
-
-def _describe(name: str, policy: Any) -> None:
-    click.echo(f"{name}: {policy.summary}")
-    click.echo(f"    source: {policy.source}")
-    for parameter, info in policy.Params.model_fields.items():
-        described = f" ({info.description})" if info.description else ""
-        value = "required" if info.is_required() else repr(info.default)
-        click.echo(f"    {parameter}: {value}{described}")
-
-
 
 
 @cli.command()
-@_experiment_options
+@experiment_options
 @click.option("--router", help="The policy to run, where the scenario has several.")
 @click.option("--variant", help="The variant to run, where the scenario has some.")
 def run(router: str | None, variant: str | None, **options: Any) -> None:
     """Run one routing policy of SCENARIO, as it is or as one of its variants has it."""
-    _simulate(choose=lambda scenario: _the_setting(scenario, router, variant), **options)
+    _simulate(choose=lambda scenario: the_setting(scenario, router, variant), **options)
 
 
 @cli.command()
@@ -166,6 +111,26 @@ def routers() -> None:
         click.echo(f"    policy: {preset.policy}")
         for parameter, value in preset.values.items():
             click.echo(f"    {parameter}: {value}")
+
+
+@cli.command()
+def evictions() -> None:
+    """List the eviction policies of the block pool with their parameters and sources."""
+    from simulator.eviction import POLICIES
+
+    click.echo("vllm: the block given back first (the default: nothing is changed, and nothing costs more)")
+    click.echo("    source: vLLM FreeKVCacheBlockQueue, of the release that the dialect names")
+    for name, policy in POLICIES.items():
+        _describe(name, policy)
+
+
+def _describe(name: str, policy: Any) -> None:
+    click.echo(f"{name}: {policy.summary}")
+    click.echo(f"    source: {policy.source}")
+    for parameter, info in policy.Params.model_fields.items():
+        described = f" ({info.description})" if info.description else ""
+        value = "required" if info.is_required() else repr(info.default)
+        click.echo(f"    {parameter}: {value}{described}")
 
 
 @cli.command(name="import")
@@ -229,7 +194,7 @@ def verify(engine_python: str, case_files: tuple[Path, ...], output: Path | None
         cases = [given] if given else random_cases(dialect, **chosen)
         num_cases = len(given) or chosen["num_cases"] * len(cases)
         tally = Tally()
-        with _progress("comparing", num_cases) as advance:
+        with progress("comparing", num_cases) as advance:
             found = compare_with(engine, chain.from_iterable(cases), tally, advance)
         if found:
             smallest = shrink(engine, found)
@@ -292,7 +257,7 @@ def _simulate(
     report.check_writable(out_dir)
     num_runs = len(described.settings) * described.replications
     where = make_executor(executor, jobs=jobs, address=address)
-    with _progress("simulating", num_runs, shown=not as_json) as advance:
+    with progress("simulating", num_runs, shown=not as_json) as advance:
         comparison = experiment.compare(described, executor=where, progress=advance)
     report.write(comparison, out_dir)
     if as_json:
@@ -302,44 +267,6 @@ def _simulate(
 
         report.print_table(comparison, Console())
         click.echo(f"Report: {out_dir / 'report.html'}")
-
-
-@contextmanager
-def _progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[], None] | None]:
-    """Something to call after each of ``total`` parts, drawn on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not (shown and console.is_terminal):
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
-
-
-def _the_setting(scenario: Scenario, router: str | None, variant: str | None) -> Scenario:
-    if variant is None and scenario.variants:
-        raise InputError(f"--variant: missing, expected one of {', '.join(scenario.variants)}")
-    chosen = scenario if variant is None else scenario.variant(variant)
-    return chosen.changed(routing=(_the_policy(chosen, router),))
-
-
-def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:
-    known = {spec.label: spec for spec in scenario.routing}
-    if wanted is None:
-        if len(known) > 1:
-            raise InputError(f"--router: missing, expected one of {', '.join(known)}")
-        return scenario.routing[0]
-    named = [spec for spec in scenario.routing if wanted in (spec.label, spec.name)]
-    named = named or [spec for spec in scenario.routing if wanted == spec.policy]
-    if not named:
-        raise InputError(f"--router: the scenario has no policy {wanted!r}{nearest(wanted, known)}")
-    if len(named) > 1:
-        labels = ", ".join(spec.label for spec in named)
-        raise InputError(f"--router: {wanted!r} names several, expected one of {labels}")
-    return named[0]
 
 
 def _write_whole(path: Path, text: str) -> None:

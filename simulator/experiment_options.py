@@ -55,10 +55,15 @@ def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[
 
 def the_setting(scenario: Scenario, router: str | None, variant: str | None) -> Scenario:
     """The scenario with one routing policy, as one of its variants has it where there are some. Raises InputError."""
+    chosen = the_variant(scenario, variant)
+    return chosen.changed(routing=(_the_policy(chosen, router),))
+
+
+def the_variant(scenario: Scenario, variant: str | None) -> Scenario:
+    """The scenario as it is or, where it has variants, as this one has it. Raises InputError."""
     if variant is None and scenario.variants:
         raise InputError(f"--variant: missing, expected one of {', '.join(scenario.variants)}")
-    chosen = scenario if variant is None else scenario.variant(variant)
-    return chosen.changed(routing=(_the_policy(chosen, router),))
+    return scenario if variant is None else scenario.variant(variant)
 
 
 def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:

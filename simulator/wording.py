@@ -43,7 +43,11 @@ def _by_profile(comparison: Comparison) -> list[tuple[list[str], Mapping[str, An
 
 
 def _basis(comparison: Comparison, labels: Collection[str] | None, profile: Mapping[str, Any]) -> str:
-    shares = comparison.support_shares(labels)
+    return basis_of(comparison.support_shares(labels), profile)
+
+
+def basis_of(shares: Mapping[str, float], profile: Mapping[str, Any]) -> str:
+    """The sentence for shares of busy time (see ``Comparison.support_shares``) that rest on one profile."""
     error = profile.get("held_out_error")
     accuracy = "held-out error unknown" if error is None else f"held-out error at most {error:.1%} where measured"
     unmeasured = "".join(f" {sentence}" for sentence in profile.get("unmeasured", ()))

@@ -201,7 +201,7 @@ class Scenario(BaseModel):
             copy = Scenario.model_validate(data)
         except ValidationError as error:
             raise InputError(problems.one_line(error, Scenario, data)) from None
-        copy._base_dir = self._base_dir
+        self._hand_on(copy)
         return copy if self._limit is None else copy.changed(limit=self._limit)
 
     def check(self) -> None:
@@ -246,9 +246,15 @@ class Scenario(BaseModel):
         kept = {name: getattr(self, name) for name in type(self).model_fields}
         given = {name: value for name, value in update.items() if value is not None}
         copy = Scenario.model_validate({**kept, **given})
-        copy._base_dir = self._base_dir
+        self._hand_on(copy)
         copy._limit = self._limit if limit is None else min(limit, self._limit or limit)
         return copy
+
+    def _hand_on(self, copy: Scenario) -> None:
+        """Give a changed copy what is no part of what is said: where paths start, and the profile already read."""
+        copy._base_dir = self._base_dir
+        if copy.profile == self.profile and "device_profile" in self.__dict__:
+            copy.__dict__["device_profile"] = self.device_profile
 
 
 def _idle_key(tenant: TenantSpec, engine: EngineArgs) -> str | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulator.scenario.model import Scenario
 
 # What all variants share: their names and streams, and how often they are run.
-_SHARED = ("name", "question", "seed", "replications", "variants")
+SHARED = ("name", "question", "seed", "replications", "variants")
 # Labels of tables: a colon parts a variant from its policy.
 _NAME = re.compile(r"[^\s:(\[](?:[^:\n]{0,38}[^\s:])?")
 
@@ -43,7 +43,7 @@ def _read(name: str, keys: Mapping[str, Any]) -> dict[changes.KeyPath, Any]:
     except InputError as error:
         raise InputError(f"variants.{name}: {error}") from None
     for path in found:
-        if path[0] in _SHARED:
+        if path[0] in SHARED:
             raise InputError(f"variants.{name}: {changes.write_path(path)} is the same for all variants")
     return found
 
@@ -64,7 +64,7 @@ def settings(scenario: Scenario) -> Iterator[Setting]:
 def check(scenario: Scenario) -> None:
     """Raise InputError for a variant that does not fit together, changes nothing, or repeats another."""
     changed = read(scenario.variants)
-    as_it_is = [_effect(scenario, router) for router in scenario.routing]
+    as_it_is = [effect(scenario, router) for router in scenario.routing]
     seen: dict[tuple[object, ...], str] = {}
     for name, keys in changed.items():
         variant = scenario.variant(name)
@@ -72,20 +72,19 @@ def check(scenario: Scenario) -> None:
             variant.check()
         except InputError as error:
             raise InputError(f"variants.{name}: {error}") from None
-        effects = [_effect(variant, router) for router in variant.routing]
+        effects = [effect(variant, router) for router in variant.routing]
         if keys and effects == as_it_is:
             raise InputError(f"variants.{name}: {changes.describe(keys)} changes nothing here, "
                              "expected a setting that does, or {} for the scenario as it is")  # fmt: skip
-        for router, effect in zip(variant.routing, effects, strict=True):
-            if effect in seen:
-                raise InputError(f"variants.{name}: with {router.label} it is the same as variants.{seen[effect]}")
-            seen[effect] = name
+        for router, found in zip(variant.routing, effects, strict=True):
+            if found in seen:
+                raise InputError(f"variants.{name}: with {router.label} it is the same as variants.{seen[found]}")
+            seen[found] = name
 
 
-def _effect(scenario: Scenario, router: RoutingSpec) -> tuple[object, ...]:
+def effect(scenario: Scenario, router: RoutingSpec) -> tuple[object, ...]:
     """What the simulation reads of a setting: two that agree here agree in every number."""
-    said = scenario.model_dump(mode="json", exclude={*_SHARED, "engine", "profile", "routing"})
+    said = scenario.model_dump(mode="json", exclude={*SHARED, "engine", "profile", "routing"})
     return (
-        repr(said), scenario.engine_config, scenario.acceptance, scenario.device_profile.model_dump_json(),
-        router.policy, router.params,
+        repr(said), scenario.engine_config, scenario.acceptance, scenario.profile, router.policy, router.params,
     )  # fmt: skip

@@ -1,0 +1,132 @@
+"""What the rows of a sweep say: estimates of each setting, the best one, and how far each is from it or another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from simulator.comparison import COMPARED, Provenance, Shown
+from simulator.errors import InputError, nearest
+from simulator.statistics import Difference, Estimate, t_interval
+from simulator.sweep.axes import label
+from simulator.sweep.design import Design
+from simulator.sweep.differences import against
+from simulator.sweep.effects import Effects, find_effects
+
+METRICS = {shown.key: shown for shown in COMPARED}
+
+
+@dataclass
+class Findings:
+    """``rows`` has the settings of the design in their order, each with all its replications. ``metric`` (a key of
+    ``METRICS``) is what settings are judged by; ``against`` the place of the setting that all are compared with, None
+    for the best. ``num_found`` rows were there before.
+    """
+
+    provenance: Provenance
+    design: Design
+    num_replications: int
+    rows: Sequence[Mapping[str, Any]]
+    num_found: int = 0
+    metric: str = "ttft_p90_s"
+    against: int | None = None
+    _values: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def shown(self) -> Shown:
+        """The metric that settings are judged by, as people read it."""
+        return METRICS[self.metric]
+
+    @property
+    def as_ratio(self) -> bool:
+        """Whether settings are compared by ratios, as ``Comparison`` compares times and rates."""
+        return self.shown.unit != "%" and bool(np.nanmin(self.values(self.metric), initial=np.inf) > 0)
+
+    def values(self, metric: str) -> np.ndarray:
+        """One row a setting, one column a replication; NaN where a run has no such value."""
+        if metric not in self._values:
+            found = np.array([row[metric] for row in self.rows], dtype=float)
+            self._values[metric] = found.reshape(len(self.design.points), self.num_replications)
+        return self._values[metric]
+
+    def estimate(self, place: int, metric: str) -> Estimate | None:
+        """Mean over replications with its interval; None if some replication has no such value."""
+        values = self.values(metric)[place]
+        return None if np.isnan(values).any() else t_interval(values.tolist())
+
+    @cached_property
+    def best(self) -> int | None:
+        """The place of the setting with the best mean; None if no setting has one."""
+        means = self.values(self.metric).mean(axis=1)
+        if np.isnan(means).all():
+            return None
+        return int(np.nanargmin(means) if self.shown.lower_is_better else np.nanargmax(means))
+
+    @cached_property
+    def reference(self) -> int | None:
+        """The setting that all others are compared with."""
+        return self.best if self.against is None else self.against
+
+    @cached_property
+    def differences(self) -> dict[int, Difference]:
+        """Each setting against the reference, by its place; those without a value in some replication left out."""
+        if self.reference is None:
+            return {}
+        labels = [self.label(place) for place in range(len(self.design.points))]
+        return against(
+            self._compared(), self.reference, labels, self.metric, chosen_from_these=self.against is None
+        )
+
+    @cached_property
+    def effects(self) -> Effects | None:
+        """What each varied key does on the average over the others; None for one key, or where some value lacks."""
+        values = self._compared()
+        if len(self.design.axes) < 2 or np.isnan(values).any():
+            return None
+        rows = [point.values for point in self.design.points]
+        return find_effects(self.design.axes, rows, values, lower_is_better=self.shown.lower_is_better)
+
+    def label(self, place: int) -> str:
+        """The setting's values in words."""
+        return ", ".join(label(value) for value in self.design.points[place].values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything a machine needs, as JSON types; times in seconds, shares between 0 and 1."""
+        settings = []
+        for place, point in enumerate(self.design.points):
+            estimates = {shown.key: self.estimate(place, shown.key) for shown in COMPARED}
+            difference = self.differences.get(place)
+            settings.append({
+                "values": {axis.name: value for axis, value in zip(self.design.axes, point.values, strict=True)},
+                "digest": point.digest,
+                "estimates": {name: None if found is None else asdict(found) for name, found in estimates.items()},
+                "difference": None if difference is None
+                else asdict(difference) | {"significant": difference.significant},
+            })
+        return {
+            **asdict(self.provenance),
+            "varied": [axis.name for axis in self.design.axes],
+            "design": "grid" if self.design.is_grid else "latin hypercube",
+            "num_replications": self.num_replications,
+            "metric": self.metric,
+            "best": self.best,
+            "reference": self.reference,
+            "settings": settings,
+            "effects": None if self.effects is None else self.effects.to_json(),
+        }
+
+    def _compared(self) -> np.ndarray:
+        values = self.values(self.metric)
+        return np.log(values) if self.as_ratio else values
+
+
+def read_metric(name: str) -> str:
+    """The key of a metric given by its key or short (``ttft_p90``). Raises InputError for another one."""
+    short = {key.removesuffix("_s"): key for key in METRICS}
+    if name not in METRICS and name not in short:
+        raise InputError(f"--metric: unknown {name!r}{nearest(name, short)}")
+    return short.get(name, name)

@@ -1,0 +1,254 @@
+"""A sweep for people: sentences and tables in the terminal, and a folder with the rows, the numbers and the figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from simulator.comparison import COMPARED, Shown, show
+from simulator.errors import InputError
+from simulator.statistics import LEVEL, Difference
+from simulator.sweep.axes import label
+from simulator.sweep.design import describe
+from simulator.sweep.effects import Effect
+from simulator.sweep.findings import Findings
+from simulator.wording import basis_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Characters of the terminal that a key, what settings are judged by, and any other metric take.
+_KEY_WIDTH, _JUDGED_WIDTH, _COLUMN_WIDTH = 12, 50, 11
+# More settings than this are printed from the best on, and not all of them.
+_MOST_ROWS = 40
+
+
+def print_findings(findings: Findings, console: Console) -> None:
+    """Print what the numbers rest on, the best setting, the settings, what each key does, and how it was sampled."""
+
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    line(basis(findings))
+    line(verdict(findings), style="bold")
+    console.print(_settings(findings, console.width))
+    if len(findings.design.points) > _MOST_ROWS:
+        line(f"The {_MOST_ROWS} best of {len(findings.design.points):,} settings; settings.csv has all.")
+    if findings.effects is not None:
+        console.print(_effects(findings))
+        line(f"Adding these up explains {findings.effects.explained:.0%} of what varies between settings; the rest are "
+             "interactions.")  # fmt: skip
+    line(sampling(findings))
+
+
+def basis(findings: Findings) -> str:
+    """What the step times rest on (see ``wording.basis``), over all settings."""
+    seconds = {
+        name: sum(row[f"busy_{name}_s"] for row in findings.rows) for name in ("measured", "prior", "outside")
+    }  # fmt: skip
+    total = sum(seconds.values()) or 1.0
+    profiles = dict.fromkeys(point.scenario.profile for point in findings.design.points)
+    if len(profiles) > 1:
+        shares = ", ".join(f"{name} {busy_s / total:.1%}" for name, busy_s in seconds.items())
+        return f"Busy time by what its step times rest on, over the profiles {', '.join(profiles)}: {shares}."
+    return basis_of({name: busy_s / total for name, busy_s in seconds.items()}, findings.provenance.profile)
+
+
+def verdict(findings: Findings) -> str:
+    """The best setting, how many others may be as good, and which key matters most."""
+    best, shown = findings.best, findings.shown
+    if best is None:
+        return f"No setting has a {shown.label} in every replication."
+    word = "lowest" if shown.lower_is_better else "highest"
+    found = findings.estimate(best, findings.metric)
+    value = "" if found is None else f" ({show(found, shown.scale)} {shown.unit})"
+    said = f"{_in_words(findings, best)} has the {word} mean {shown.label}{value}"
+    if findings.reference == best:
+        alike = [place for place, one in findings.differences.items() if not one.significant]
+        if not alike:
+            said += ", and is shown to be better than every other setting"
+        else:
+            said += f"; {len(alike)} of {len(findings.design.points) - 1} other settings are not shown to be worse"
+    if findings.effects is not None:
+        first = findings.effects.effects[0]
+        if first.difference.significant:
+            levels = f"from {first.worst} to {first.best}"
+            said += f". What matters most is {first.name}: {levels} {_effect(findings, first)}"
+        else:
+            said += ". No key is shown to matter on the average over the others"
+    return f"{said}."
+
+
+def sampling(findings: Findings) -> str:
+    """How many runs there are, what they share, and what the intervals mean."""
+    design, count = findings.design, findings.num_replications
+    drawn = "all combinations" if design.is_grid else f"a Latin hypercube of {design.num_drawn}"
+    runs = f"{len(design.points):,} settings ({drawn}) in {count} replication{'s' if count > 1 else ''}"
+    found = f", {findings.num_found:,} of {len(findings.rows):,} runs found computed" if findings.num_found else ""
+    if count == 1:
+        return f"{runs}{found}: no intervals, and no difference can be shown to hold beyond these draws."
+    pairs = "all pairs, since the best is chosen from these runs" if findings.against is None else "all other settings"
+    return (
+        f"{runs}{found}, with common random numbers; ± is the half width of the {LEVEL:.0%} Student-t interval over "
+        f"replications; p-values are Holm's over {pairs}."
+    )
+
+
+def write(findings: Findings, folder: Path) -> list[Path]:
+    """Write settings.csv, summary.json and the figures beside the rows. Raises InputError where that fails."""
+    from simulator.plots import svg
+    from simulator.sweep.figures import figures
+
+    texts = {
+        "settings.csv": _csv(findings),
+        "summary.json": json.dumps(findings.to_json() | {"verdict": verdict(findings)}, indent=1, allow_nan=False),
+        **{f"{name}.svg": svg(figure) for name, figure in figures(findings).items()},
+    }
+    for name, text in texts.items():
+        partial = folder / f".{name}.partial"
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(folder / name)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            why = error.strerror or error
+            raise InputError(f"{folder / name}: cannot write it ({why}); the rows are kept") from None
+    return [folder / name for name in texts]
+
+
+def difference_in_words(findings: Findings, difference: Difference) -> str:
+    """A ratio with its interval, or a difference with its half width."""
+    estimate = difference.estimate
+    if not findings.as_ratio:
+        return show(estimate, findings.shown.scale)
+    if not estimate.half_width:
+        return f"× {math.exp(estimate.mean):.3g}"
+    low, high = (math.exp(estimate.mean + side * estimate.half_width) for side in (-1, 1))
+    return f"× {math.exp(estimate.mean):.3g} ({low:.3g}–{high:.3g})"
+
+
+def _settings(findings: Findings, width: int) -> Table:
+    """What settings are judged by, with its interval, and as many means of other metrics as have room."""
+    table = _table()
+    for name in short_names([axis.name for axis in findings.design.axes]):
+        table.add_column(escape(name), overflow="fold")
+    table.add_column(escape(_heading(findings.shown)), justify="right", no_wrap=True)
+    table.add_column(f"against {_reference(findings)}", justify="right", no_wrap=True)
+    table.add_column("p", justify="right", no_wrap=True)
+    num_others = max(0, (width - _JUDGED_WIDTH - _KEY_WIDTH * len(findings.design.axes)) // _COLUMN_WIDTH)
+    others = [shown for shown in COMPARED if shown.key != findings.metric][:num_others]
+    for shown in others:
+        table.add_column(escape(_heading(shown)), justify="right")
+    for place in _printed(findings):
+        cells = _cells(findings, place, others)
+        table.add_row(*map(escape, cells), style="bold" if place == findings.best else "")
+    return table
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Each key by as few of its last parts as tell it from the others."""
+    parts = [name.split(".") for name in names]
+    shown = []
+    for mine in parts:
+        count = 1
+        while sum(other[-count:] == mine[-count:] for other in parts) > 1 and count < len(mine):
+            count += 1
+        shown.append(".".join(mine[-count:]))
+    return shown
+
+
+def _printed(findings: Findings) -> list[int]:
+    places = list(range(len(findings.design.points)))
+    if findings.design.is_grid and len(places) <= _MOST_ROWS:
+        return places
+    sign = 1 if findings.shown.lower_is_better else -1
+    means = [findings.estimate(place, findings.metric) for place in places]
+    places.sort(key=lambda place: math.inf if (one := means[place]) is None else sign * one.mean)
+    return places[:_MOST_ROWS]
+
+
+def _cells(findings: Findings, place: int, others: Sequence[Shown]) -> Iterator[str]:
+    for value in findings.design.points[place].values:
+        yield label(value)
+    found = findings.estimate(place, findings.metric)
+    yield "–" if found is None else show(found, findings.shown.scale)
+    difference = findings.differences.get(place)
+    yield "" if difference is None else difference_in_words(findings, difference)
+    yield "" if difference is None or difference.adjusted_p is None else f"{difference.adjusted_p:.2g}"
+    for shown in others:
+        found = findings.estimate(place, shown.key)
+        yield "–" if found is None else f"{found.mean * shown.scale:,.4g}"
+
+
+def _effects(findings: Findings) -> Table:
+    table = _table()
+    for heading in ("key", "best", "worst"):
+        table.add_column(heading, overflow="fold")
+    for heading in (f"{findings.shown.label}, worst / best", "p", "rank correlation"):
+        table.add_column(heading, justify="right")
+    names = [axis.name for axis in findings.design.axes]
+    short = dict(zip(names, short_names(names), strict=True))
+    for effect in findings.effects.effects if findings.effects else ():
+        p, correlation = effect.difference.adjusted_p, effect.rank_correlation
+        table.add_row(
+            escape(short[effect.name]), escape(effect.best), escape(effect.worst),
+            difference_in_words(findings, effect.difference), "" if p is None else f"{p:.2g}",
+            "–" if correlation is None else show(correlation),
+        )  # fmt: skip
+    return table
+
+
+def _effect(findings: Findings, effect: Effect) -> str:
+    """What its best level brings: the inverse of worst against best."""
+    turned = effect.difference.estimate
+    inverse = replace(effect.difference, estimate=replace(turned, mean=-turned.mean))
+    return f"{findings.shown.label} {difference_in_words(findings, inverse)}"
+
+
+def _table() -> Table:
+    return Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+
+
+def _csv(findings: Findings) -> str:
+    """A row a setting: its values, means and half widths in seconds and shares, and the difference with its p-value."""
+    target = io.StringIO()
+    rows = csv.writer(target, lineterminator="\n")
+    metrics = [shown.key for shown in COMPARED]
+    rows.writerow([
+        *(axis.name for axis in findings.design.axes), *metrics, *(f"{name}_half_width" for name in metrics),
+        "difference_is", "difference", "difference_half_width", "adjusted_p",
+    ])  # fmt: skip
+    kind = "log ratio" if findings.as_ratio else "difference"
+    for place, point in enumerate(findings.design.points):
+        found = [findings.estimate(place, name) for name in metrics]
+        difference = findings.differences.get(place)
+        own: list[Any] = [None] * 4
+        if difference is not None:
+            own = [kind, difference.estimate.mean, difference.estimate.half_width, difference.adjusted_p]
+        rows.writerow([
+            *map(label, point.values), *(one and one.mean for one in found), *(one and one.half_width for one in found),
+            *own,
+        ])  # fmt: skip
+    return target.getvalue()
+
+
+def _in_words(findings: Findings, place: int) -> str:
+    return describe(findings.design.axes, findings.design.points[place])
+
+
+def _reference(findings: Findings) -> str:
+    return "the best" if findings.against is None else "as it is"
+
+
+def _heading(shown: Shown) -> str:
+    return f"{shown.label} [{shown.unit}]"

@@ -1,0 +1,120 @@
+"""Running a sweep: every setting in every replication that its results file lacks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from simulator import experiment
+from simulator.errors import InputError
+from simulator.executors import Executor
+from simulator.result import RunResult
+from simulator.scenario import Scenario
+from simulator.sweep.axes import label
+from simulator.sweep.design import Design
+from simulator.sweep.findings import Findings
+from simulator.sweep.results_file import Key, ResultsFile, locked
+
+ROWS = "sweep.parquet"
+
+
+def run(
+    scenario: Scenario,
+    design: Design,
+    folder: Path,
+    executor: Executor,
+    progress: Callable[[], None] | None = None,
+) -> Findings:
+    """Compute what ``folder`` does not hold yet, and read the design's rows.
+
+    All settings of a replication are drawn from the same streams. ``progress()`` is called after each run. Raises
+    InputError for a folder with results of something else, or that cannot be written.
+    """
+    settings = {point.digest: point for point in design.points}
+    keys = [(digest, number) for digest in settings for number in range(scenario.replications)]
+    with locked(folder), ResultsFile(folder / ROWS, identity(scenario, design)) as found:
+        missing = found.expect(keys)
+        # Replication by replication, so that what is there early can be compared.
+        tasks = sorted(missing, key=lambda key: key[1])
+        if progress is not None:
+            for _ in range(len(keys) - len(missing)):
+                progress()
+        _compute(found, tasks, scenario, design, executor, progress)
+        rows = [found.rows[key] for key in keys]
+    num_found = len(keys) - len(missing)
+    return Findings(experiment.describe(scenario), design, scenario.replications, rows, num_found=num_found)
+
+
+def identity(scenario: Scenario, design: Design) -> dict[str, Any]:
+    """Of what the rows are: anything else in the same file would be a mixture."""
+    return {
+        "scenario": scenario.changed(replications=1).digest,
+        "input": _inputs(scenario),
+        "version": experiment.versions(),
+        "set of varied keys": [axis.name for axis in design.axes],
+    }
+
+
+def _inputs(scenario: Scenario) -> dict[str, str]:
+    """Digests of the files that the scenario names, whose content its own digest does not cover."""
+    found = {"profile": hashlib.sha256(scenario.device_profile.model_dump_json().encode()).hexdigest()}
+    for tenant in scenario.workload.tenants:
+        if tenant.trace is not None:
+            path = scenario.base_dir / tenant.trace.path
+            found[f"trace {tenant.trace.path}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _compute(
+    found: ResultsFile, tasks: list[Key], scenario: Scenario, design: Design, executor: Executor,
+    progress: Callable[[], None] | None,
+) -> None:  # fmt: skip
+    settings = {point.digest: point for point in design.points}
+    origin = {"scenario": found.identity["scenario"], "versions": json.dumps(found.identity["version"], sort_keys=True)}
+    jobs = [(settings[digest].scenario, number) for digest, number in tasks]
+    with closing(executor.each(simulate, jobs)) as outcomes:
+        for place, (versions, summary) in outcomes:
+            if versions != found.identity["version"]:
+                raise InputError(f"--executor: a worker has {_difference(versions, found.identity['version'])}")
+            digest, number = tasks[place]
+            point = settings[digest]
+            varied = {axis.name: _cell(value) for axis, value in zip(design.axes, point.values, strict=True)}
+            row = {**origin, "setting": digest, "seed": scenario.seed, "replication": number, **varied, **summary}
+            found.add(tasks[place], row)
+            if progress is not None:
+                progress()
+
+
+def simulate(task: tuple[Scenario, int]) -> tuple[dict[str, str], dict[str, float]]:
+    """One setting in one replication: the versions that ran it, and its headline numbers (NaN for none)."""
+    scenario, replication = task
+    result = experiment.run(scenario, router=scenario.routing[0], replication=replication)
+    return experiment.versions(), _numbers(result)
+
+
+def _numbers(result: RunResult) -> dict[str, float]:
+    found = {name: _number(value) for name, value in result.summary().items()}
+    found |= {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
+    for tenant in result.by_tenant():
+        for name in ("within_targets", "goodput"):
+            if name in tenant:
+                found[f"{name} {tenant['tenant']}"] = _number(tenant[name])
+    return found
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _cell(value: Any) -> Any:
+    """A number as it is, anything else as people write it."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else label(value)
+
+
+def _difference(theirs: dict[str, str], ours: dict[str, str]) -> str:
+    name = next(name for name in ours if theirs.get(name) != ours[name])
+    return f"{name} {theirs.get(name)}, expected {ours[name]} as here"
