@@ -20,14 +20,15 @@ class Admission:
     """Takes requests from the head of the queue while budget, places and blocks suffice; the first that cannot come in
     stops it.
 
-    ``blocked`` after an attempt: nothing but the end of a running request can change its outcome.
+    ``blocked`` after an attempt: nothing but the end of a running request can change its outcome; or, where it is
+    ``fragile``, an eviction.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.config = scheduler.config
         self.dialect = scheduler.dialect
-        self.blocked = False
+        self.blocked = self.fragile = False
         self.statistics = dict.fromkeys((*_OF_NEW, *_OF_PREEMPTED), 0)
         self._num_admitted = 0
         self._refused: tuple[Request, int, int] | None = (
@@ -40,7 +41,7 @@ class Admission:
         spec_slots = scheduler.running_scan.draft_slots
         loras = self._loras_of(plan)
         set_aside: list[Request] = []
-        self.blocked, self._refused = True, None
+        self.blocked, self.fragile, self._refused = True, False, None
         while budget > 0 and inputs > spec_slots:
             queue = self._queue()
             if queue is None:
@@ -144,6 +145,8 @@ class Admission:
         kv.publish(request, min(hit + num_new, num_known))
         if self.dialect.statistics_at_admission:
             self._record(request, hit)
+            # The loss of one block in its middle leaves those behind it free, for a chunk that needs fewer.
+            self.fragile = bool(hit) and not (kv.reserve_full or scheduler.pool.keeps_prefixes)
         piece = Piece(request, num_new, num_drafts)
         piece.padded = num_drafts > 0
         return piece

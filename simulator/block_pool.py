@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.prefix import PRIVATE, num_shareable
+
+if TYPE_CHECKING:
+    from simulator.tenancy import Ledger
 
 CLEARED = None  # the event of a reset; a stored key is itself, a removed one its complement (~key)
 
@@ -62,6 +65,16 @@ class BlockPool:
                 left[block] -= 1
             else:
                 yield block
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Whose content the blocks hold, in pools that keep account of it."""
+        return None
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether idle content is lost from the ends of prompts on, so that a hit shrinks block by block."""
+        return True
 
     @property
     def goes_by_time(self) -> bool:

@@ -90,7 +90,7 @@ class Cluster:
         self.prefixes = Prefixes(config.block_size)
         self._needs_block_keys = routers[0].needs_block_keys
         announce_below = PRIVATE if routers[0].index == "events" else None
-        make_pool = pool_maker(eviction, config.num_gpu_blocks, metrics.tenants)
+        make_pool = pool_maker(config, eviction, metrics.tenants)
         self.instances = [
             Instance(
                 self.clock,
@@ -110,6 +110,11 @@ class Cluster:
             num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
             step_time, kv_bytes_per_token, self.prefixes,
         )  # fmt: skip
+        if self.instances[0].scheduler.pool.ledger is not None:
+            metrics.watch_residents()
+        self._watcher = watcher
+        for instance in self.instances:
+            instance.watcher = watcher
         self.frontend = Frontend(self.clock, routers, fleet, self.instances, self)
         self._requests: Iterator[Request] = iter(())
         self._last_arrival = -inf
@@ -135,6 +140,9 @@ class Cluster:
     def _await_next(self) -> None:
         if not self._room:
             self._held_back = True
+        for instance in self.instances:
+            if (ledger := instance.scheduler.pool.ledger) is not None:
+                self.metrics.evictions(ledger.evicted)
             return
         request = next(self._requests, None)
         if request is None:

@@ -86,6 +86,7 @@ class Instance:
         self._flights: deque[Flight] = deque()
         self._last: Flight | None = None
         self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
+        self._ledger = scheduler.pool.ledger
         self._num_settled = 0  # of these, how many have been written down ahead of it
         self._alarm: Alarm | None = None
         self._alarm_s = 0.0
@@ -349,3 +350,5 @@ class Instance:
         for index, events in scheduler.event_batches:
             self.listener.kv_events(self.number, self._end(index - first), events)
         scheduler.event_batches = []
+        if self._ledger is not None and self.metrics.residents is not None:
+            self.metrics.residents.report(self.number, end_s, self._ledger.num_resident)

@@ -12,6 +12,8 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING
 
+from simulator.residents import Residents
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -108,6 +110,8 @@ class Metrics:
         self.prefix_hits = [0] * num_instances
         self.preempted_queries = [0] * num_instances
         self.preempted_hits = [0] * num_instances
+        self.residents: Residents | None = None  # where pools know whose content they hold
+        self.evicted = [[0] * len(self.tenants) for _ in self.tenants]  # [of][by], as `tenancy.Ledger` counts
         self.refusals: list[str] = []
         self._refusal_codes: dict[str, int] = {}
         self._times = array("d")
@@ -188,6 +192,14 @@ class Metrics:
         however many tokens come with it.
         """
         self.gaps.add(gap_s, count)
+
+    def watch_residents(self) -> None:
+        """Instances will report whose content their pools hold."""
+        self.residents = Residents(self.num_instances, len(self.tenants))
+
+    def evictions(self, evicted: Sequence[Sequence[int]]) -> None:
+        """Add an instance's count of blocks by whose content they lost and for whom (`tenancy.Ledger.evicted`)."""
+        self.evicted = [list(map(add, mine, more)) for mine, more in zip(self.evicted, evicted, strict=True)]
 
     def prefix(self, instance: int, now_s: float, queries: int, hits: int, preempted: bool = False) -> None:
         """Count an admission's known tokens (``queries``) and those found in the cache (``hits``).

@@ -32,6 +32,10 @@ class OrderedPool(BlockPool):
         self.policy = make_policy()
 
     @property
+    def keeps_prefixes(self) -> bool:
+        return self.policy.keeps_prefixes
+
+    @property
     def goes_by_time(self) -> bool:
         return self.policy.needs_clock
 

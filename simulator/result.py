@@ -17,6 +17,41 @@ _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
 
 @dataclass
+@dataclass
+class CacheSharing:
+    """How several tenants shared the caches of all instances together. A block is whose content it holds: of the tenant
+    that computed it.
+
+    ``residents``: one row a bin of the run, ``start_s``, ``width_s`` and for each tenant, by number, a column with its
+    mean number of blocks. ``evicted[of][by]``: blocks of one tenant that lost their content to allocations for another,
+    or for itself.
+    """
+
+    residents: pd.DataFrame
+    final_blocks: list[int]
+    evicted: list[list[int]]
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> CacheSharing | None:
+        """What ``metrics`` recorded; None where nobody kept account: with one tenant, or without caching."""
+        if metrics.residents is None:
+            return None
+        final = metrics.residents.final()
+        return cls(metrics.residents.table(metrics.horizon_s), final, metrics.evicted)
+
+    def of_tenant(self, tenant: int) -> Summary:
+        """Mean and final blocks of a tenant, and how many it lost to others, took from others, and lost to itself."""
+        widths = self.residents["width_s"]
+        lost, own = sum(self.evicted[tenant]), self.evicted[tenant][tenant]
+        return {
+            "resident_blocks_mean": _ratio((self.residents[tenant] * widths).sum(), widths.sum()),
+            "resident_blocks_final": self.final_blocks[tenant],
+            "blocks_lost_to_others": lost - own,
+            "blocks_taken_from_others": sum(row[tenant] for row in self.evicted) - own,
+            "blocks_lost_to_itself": own,
+        }
+
+
 class RunResult:
     """One policy in one replication: the requests' rows, the timeline, and what instances counted.
 
@@ -43,6 +78,9 @@ class RunResult:
 
     @classmethod
     def of(
+    sharing: CacheSharing | None = None
+    num_skipped: int = 0
+    uncut_span_s: float | None = None
         cls, metrics: Metrics, *, policy: str, replication: int, targets_s: Sequence[dict[str, float]] = ()
     ) -> RunResult:
         """Everything that ``metrics`` recorded, as the result of one run. ``targets_s`` are the tenants', if any."""
@@ -67,6 +105,7 @@ class RunResult:
         )
 
     @property
+            sharing=CacheSharing.of(metrics),
     def span_s(self) -> float | None:
         """Seconds from the first arrival to the last end of a request, refused ones apart: what rates and shares are
         over; None if there is none.
@@ -96,8 +135,8 @@ class RunResult:
         """Counts, latencies (seconds), rates and cached share of each tenant, in the scenario's order.
 
         With targets also ``within_targets``, the share of all its requests that finished within them, and ``goodput``,
-        their number a second. Inter-token times are recorded by instance and step, not by tenant; a tenant's pace is
-        its TPOT.
+        their number a second; with several tenants what each had of the caches (`CacheSharing.of_tenant`). Inter-token
+        times are recorded by instance and step, not by tenant; a tenant's pace is its TPOT.
         """
         rows = []
         for number, name in enumerate(self.tenants):
@@ -105,7 +144,8 @@ class RunResult:
             finished = mine[mine["state"] == "finished"]
             cached = _ratio(finished["num_cached_tokens"].sum(), finished["num_prompt_tokens"].sum())
             found = _counts(mine) | _latencies(mine) | _rates(finished, self.span_s) | {"cached_share": cached}
-            rows.append({"tenant": name, **found, **self._goodput(mine, number)})
+            shared = self.sharing.of_tenant(number) if self.sharing is not None else {}
+            rows.append({"tenant": name, **found, **self._goodput(mine, number), **shared})
         return rows
 
     def _goodput(self, mine: pd.DataFrame, tenant: int) -> Summary:

@@ -118,9 +118,13 @@ class Stretch:
         return 1 if not self._asynchronous and scheduler.pool.events is not None and scheduler.group.num_named else 0
 
     def _affordable_moves(self, num_moves: int) -> int:
-        """For how many further steps, at most ``num_moves``, the free blocks are certain to suffice."""
+        """For how many further steps, at most ``num_moves``, the free blocks are certain to suffice, and no eviction to
+        change what is decided.
+        """
         scheduler = self._scheduler
         free, size, border = scheduler.pool.num_free, self._block_size, scheduler.group.border
+        if scheduler.admission.fragile and (scheduler.waiting or scheduler.skipped):
+            free = scheduler.pool.quiet_takes(free)
         rounds = free // scheduler.group.count  # each member takes one block in `size` steps
         if rounds:
             return min(num_moves, rounds * size)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.block_pool import BlockPool
 from simulator.eviction import VLLM, EvictionSpec, make_policy
 from simulator.ordered_pool import OrderedPool
+
+if TYPE_CHECKING:
+    from simulator.engine_args.config import EngineConfig
 
 _NOBODY = -1
 
@@ -55,59 +58,67 @@ class _Watched(BlockPool):
     """Any pool, with a ledger."""
 
     __slots__ = ()
-    ledger: Ledger
+    _ledger: Ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
 
     def take(self, count: int, user: Any = None) -> list[int]:
         blocks = super().take(count, user)
-        self.ledger.taken(blocks, user.tenant)
+        self._ledger.taken(blocks, user.tenant)
         return blocks
 
     def take_one(self, user: Any = None) -> int:
         block = super().take_one(user)
-        self.ledger.taken((block,), user.tenant)
+        self._ledger.taken((block,), user.tenant)
         return block
 
     def publish(self, blocks: list[int], keys: list[int], user: Any = None) -> None:
         super().publish(blocks, keys, user)
-        self.ledger.filled(blocks, user.tenant)
+        self._ledger.filled(blocks, user.tenant)
 
     def publish_one(self, block: int, name: int, user: Any = None) -> None:
         super().publish_one(block, name, user)
-        self.ledger.filled((block,), user.tenant)
+        self._ledger.filled((block,), user.tenant)
 
     def reset(self) -> bool:
         done = super().reset()
         if done:
-            self.ledger.clear()
+            self._ledger.clear()
         return done
 
 
 class WatchedPool(_Watched):
     """vLLM's pool with a ledger."""
 
-    __slots__ = ("ledger",)
+    __slots__ = ("_ledger",)
 
     def __init__(self, num_blocks: int, num_tenants: int, **options: Any) -> None:
         super().__init__(num_blocks, **options)
-        self.ledger = Ledger(num_blocks, num_tenants)
+        self._ledger = Ledger(num_blocks, num_tenants)
 
 
 class WatchedOrderedPool(_Watched, OrderedPool):
     """A pool under an eviction policy, with a ledger."""
 
-    __slots__ = ("ledger",)
+    __slots__ = ("_ledger",)
 
     def __init__(self, num_blocks: int, num_tenants: int, make: Callable[[], Any], **options: Any) -> None:
         OrderedPool.__init__(self, num_blocks, make, **options)
-        self.ledger = Ledger(num_blocks, num_tenants)
+        self._ledger = Ledger(num_blocks, num_tenants)
 
 
-def pool_maker(eviction: EvictionSpec | None, num_blocks: int, tenants: Sequence[str]) -> Callable[..., BlockPool]:
+def pool_maker(
+    config: EngineConfig, eviction: EvictionSpec | None, tenants: Sequence[str]
+) -> Callable[..., BlockPool]:
     """What makes the pools of a run: called with the number of blocks, and the options of `BlockPool`."""
+    if not config.enable_prefix_caching:
+        return BlockPool
     several = len(tenants) > 1
     if eviction is None or eviction.policy == VLLM:
         return partial(WatchedPool, num_tenants=len(tenants)) if several else BlockPool
-    make = partial(make_policy, eviction, num_blocks, tenants)
+    make = partial(make_policy, eviction, config.num_gpu_blocks - 1, tenants)  # the null block holds nothing
     if several:
         return partial(WatchedOrderedPool, num_tenants=len(tenants), make=make)
     return partial(OrderedPool, make_policy=make)

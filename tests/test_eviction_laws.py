@@ -13,6 +13,7 @@ import pytest
 from cluster_cases import MODES, Case, check, record, serve
 from drawn_clusters import EVICTIONS, cases
 from hypothesis import HealthCheck, given, settings
+from test_advancing import asks, small
 
 from simulator.eviction import POLICIES
 
@@ -51,8 +52,9 @@ def test_law_7_advancing_equals_stepping_under(entry: Any) -> None:
 def test_lru_is_vllms_own_order_of_0_32(case: Case) -> None:
     """There, blocks without content go first, and content is lost in the order in which it became idle."""
     case = case.changed(
-        dialect="vllm-0.32", long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False
-    )
+        dialect="vllm-0.32", enable_prefix_caching=True, long_prefill_token_threshold=0,
+        long_prefill_token_threshold_adaptive=False,
+    )  # fmt: skip
     own, lru = (serve(replace(case, eviction=entry), **MODES["advancing"]) for entry in ("vllm", "lru"))
     assert own.rows() == lru.rows()
     assert own.advances == lru.advances
@@ -73,3 +75,19 @@ def test_who_watches_the_tenants_changes_nothing(case: Case) -> None:
     several, one = (record(serve(each, **MODES["advancing"])) for each in (case, alone))
     for what in several.keys() - {"pools"}:
         assert several[what] == one[what]
+
+
+def test_law_7_a_hit_that_breaks_in_its_middle_may_let_its_request_in() -> None:
+    """FIFO gives up a prompt's first block while those behind it stay. The last request finds 16 blocks of 2 and asks
+    for 3 more at a time: 19 are not free while request 2 grows, but 3 are, once the first of the 16 is gone.
+    """
+    first = [asks(0, 0.0, 1, 1), asks(1, 0.0, 1, 1), asks(2, 0.0, 1, 149)]
+    prompts = [((0, 0, 3), (None, 0, 1)), ((0, 0, 33), (None, 0, 1))]
+    others = [asks(3, 0.0, 4, 1, prompt=prompts[0]), asks(4, 0.0, 34, 54, prompt=prompts[1])]
+    case = small(
+        *first, *others, dialect="vllm-0.32", max_model_len=150, num_gpu_blocks=76, max_num_batched_tokens=5,
+        max_num_seqs=4, scheduler_reserve_full_isl=False,
+    )  # fmt: skip
+    seen = check(replace(case, overhead=(0.01, 1e-4), eviction="fifo"))
+    assert seen["plain"].num_preemptions
+    assert len(seen["advancing"].advances) < len(seen["plain"].advances)

@@ -55,6 +55,9 @@ class Policy(ABC):
     Params: ClassVar[type[Params]] = Params
 
     needs_clock: ClassVar[bool] = False
+    # Whether no idle block is evicted before one that follows it in a prompt. It may be false without harm: a pool
+    # then looks at waiting requests more often, since a hit may break in its middle.
+    keeps_prefixes: ClassVar[bool] = False
     needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
     needs_future: ClassVar[bool] = False  # which only a replay knows: it calls `foresee` first
     # Whether a replay lets a request's own blocks be evicted while it is inserted, one by one from its first block on

@@ -19,6 +19,7 @@ class Lru(Policy):
 
     summary = "the block idle for longest"
     source = "SGLang RadixAttention lru; policies.md 4.1 convention A"
+    keeps_prefixes = True
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:
         super().__init__(params, num_blocks, tenants)
