@@ -140,13 +140,13 @@ class Admission:
         if not kv.admit(request, hit_blocks, num_known, slots, bool(scheduler.running)):
             self._refused = (request, hit, scheduler.pool.num_evictions)
             self.blocked = self._cannot_gain(request)
+            # The loss of one block in its middle leaves those behind it free, for a chunk that needs fewer.
+            self.fragile = bool(hit) and not (kv.reserve_full or scheduler.pool.keeps_prefixes)
             return None
         request.num_computed_tokens = hit
         kv.publish(request, min(hit + num_new, num_known))
         if self.dialect.statistics_at_admission:
             self._record(request, hit)
-            # The loss of one block in its middle leaves those behind it free, for a chunk that needs fewer.
-            self.fragile = bool(hit) and not (kv.reserve_full or scheduler.pool.keeps_prefixes)
         piece = Piece(request, num_new, num_drafts)
         piece.padded = num_drafts > 0
         return piece

@@ -106,15 +106,15 @@ class Cluster:
             )
             for number in range(num_instances)
         ]
-        fleet = Fleet(
-            num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
-            step_time, kv_bytes_per_token, self.prefixes,
-        )  # fmt: skip
         if self.instances[0].scheduler.pool.ledger is not None:
             metrics.watch_residents()
         self._watcher = watcher
         for instance in self.instances:
             instance.watcher = watcher
+        fleet = Fleet(
+            num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
+            step_time, kv_bytes_per_token, self.prefixes,
+        )  # fmt: skip
         self.frontend = Frontend(self.clock, routers, fleet, self.instances, self)
         self._requests: Iterator[Request] = iter(())
         self._last_arrival = -inf
@@ -136,13 +136,13 @@ class Cluster:
             self._room = max_concurrency
         self._await_next()
         self.clock.run()
+        for instance in self.instances:
+            if (ledger := instance.scheduler.pool.ledger) is not None:
+                self.metrics.evictions(ledger.evicted)
 
     def _await_next(self) -> None:
         if not self._room:
             self._held_back = True
-        for instance in self.instances:
-            if (ledger := instance.scheduler.pool.ledger) is not None:
-                self.metrics.evictions(ledger.evicted)
             return
         request = next(self._requests, None)
         if request is None:

@@ -78,6 +78,7 @@ class Instance:
         self.advancing = advancing
         self.noise = noise
         self.reports_events = scheduler.pool.events is not None
+        self._ledger = scheduler.pool.ledger
         self._tells_time = scheduler.pool.goes_by_time
         if self._tells_time:
             scheduler.stretch.scheduled_at = self._scheduled_at
@@ -86,7 +87,6 @@ class Instance:
         self._flights: deque[Flight] = deque()
         self._last: Flight | None = None
         self._num_steps = 0  # steps of the oldest flight's stretch that end at the alarm
-        self._ledger = scheduler.pool.ledger
         self._num_settled = 0  # of these, how many have been written down ahead of it
         self._alarm: Alarm | None = None
         self._alarm_s = 0.0
@@ -340,6 +340,8 @@ class Instance:
             self.number, flight.start_s, end_s, num_steps, flight.plan, flight.support,
             self._num_waiting, self._num_running, used_blocks,
         )  # fmt: skip
+        if self._ledger is not None and self.metrics.residents is not None:
+            self.metrics.residents.report(self.number, end_s, self._ledger.num_resident)
         if num_gaps:
             self.metrics.token_gaps((end_s - flight.start_s) / num_steps, num_gaps)
 
@@ -350,5 +352,3 @@ class Instance:
         for index, events in scheduler.event_batches:
             self.listener.kv_events(self.number, self._end(index - first), events)
         scheduler.event_batches = []
-        if self._ledger is not None and self.metrics.residents is not None:
-            self.metrics.residents.report(self.number, end_s, self._ledger.num_resident)

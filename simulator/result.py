@@ -17,7 +17,6 @@ _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
 
 @dataclass
-@dataclass
 class CacheSharing:
     """How several tenants shared the caches of all instances together. A block is whose content it holds: of the tenant
     that computed it.
@@ -52,6 +51,7 @@ class CacheSharing:
         }
 
 
+@dataclass
 class RunResult:
     """One policy in one replication: the requests' rows, the timeline, and what instances counted.
 
@@ -75,12 +75,12 @@ class RunResult:
     preempted_queries: list[int]
     preempted_hits: list[int]
     targets_s: tuple[dict[str, float], ...] = ()
-
-    @classmethod
-    def of(
     sharing: CacheSharing | None = None
     num_skipped: int = 0
     uncut_span_s: float | None = None
+
+    @classmethod
+    def of(
         cls, metrics: Metrics, *, policy: str, replication: int, targets_s: Sequence[dict[str, float]] = ()
     ) -> RunResult:
         """Everything that ``metrics`` recorded, as the result of one run. ``targets_s`` are the tenants', if any."""
@@ -102,10 +102,10 @@ class RunResult:
             preempted_queries=metrics.preempted_queries,
             preempted_hits=metrics.preempted_hits,
             targets_s=tuple(targets_s),
+            sharing=CacheSharing.of(metrics),
         )
 
     @property
-            sharing=CacheSharing.of(metrics),
     def span_s(self) -> float | None:
         """Seconds from the first arrival to the last end of a request, refused ones apart: what rates and shares are
         over; None if there is none.
