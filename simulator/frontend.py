@@ -141,7 +141,10 @@ class Frontend:
 
     def _carry_out(self, request: Request, decision: Decision) -> None:
         if isinstance(decision, Send):
-            self.views[request.replica].dispatched(request, decision.instance, self._clock.now)
+            self.views[request.replica].dispatched(
+                request, decision.instance, self._clock.now, prefill_s=decision.prefill_s,
+                num_copied=decision.copy.num_blocks if decision.copy is not None else 0,
+            )  # fmt: skip
             request.instance = decision.instance
             if self._truth is not None:
                 self._truth.sent(request)

@@ -28,6 +28,7 @@ _BYTES = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+_BITS = {"kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
 _PER = {"/s": Decimal(1), "/min": Decimal(60), "/h": Decimal(3600)}
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
@@ -39,6 +40,7 @@ _A_COUNT = "a whole number like 2048, '32k' (32000), '32K' (32768) or 1e5"
 _A_DURATION = "a duration like 0.5 (seconds), '30 ms', '3 s', '20 min' or '1 h'"
 _A_SIZE = "a size like 4096 (bytes), '64 GiB' or '1.5 GB'"
 _A_RATE = "a rate like 6 (per second), '90/min' or '3600/h'"
+_A_BANDWIDTH = "a bandwidth like 12.5e9 (bytes per second), '12.5 GB/s' or '100 Gbit/s'"
 _A_SHARE = "a share between 0 and 1, or like '92 %'"
 _A_NUMBER = "a number like 1.5 or 2e-3"
 
@@ -132,6 +134,16 @@ def rate(value: object) -> float:
     return _positive(value, float(amount / _PER[unit or "/s"]))
 
 
+def bandwidth(value: object) -> float:
+    """Bytes per second > 0 from a bare number, ``'12.5 GB/s'`` or ``'100 Gbit/s'``. Raises InputError."""
+    amount, unit = _split(value, _A_BANDWIDTH)
+    size = unit.removesuffix("/s")
+    if amount < 0 or (unit and (size == unit or size not in {*_BYTES, *_BITS})):
+        raise _refuse(value, _A_BANDWIDTH)
+    per_unit = Decimal(_BITS[size]) / 8 if size in _BITS else Decimal(_BYTES[size or "B"])
+    return _positive(value, float(amount * per_unit))
+
+
 def share(value: object) -> float:
     """A fraction between 0 and 1, bare or in per cent (``'92 %'``). Raises InputError."""
     amount, unit = _split(value, _A_SHARE)
@@ -162,6 +174,7 @@ Bytes = Annotated[int, _reads(size_bytes)]
 Count = Annotated[int, _reads(count)]
 PositiveCount = Annotated[int, _reads(positive_count)]
 Rate = Annotated[float, _reads(rate)]
+Bandwidth = Annotated[float, _reads(bandwidth)]
 Share = Annotated[float, _reads(share)]
 Number = Annotated[float, _reads(number)]
 PositiveNumber = Annotated[float, _reads(positive_number)]

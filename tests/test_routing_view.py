@@ -66,3 +66,29 @@ def test_nothing_in_a_dispatch_index_is_counted_twice():
     fresh.store(0, [1, 2, 3])
     view.index.remove(0, [1, 2, 3])
     assert len(view.index) == 0
+
+
+def test_what_is_copied_need_not_be_computed():
+    view = View(Fleet(2, BLOCK_SIZE))
+    view.kv_events(1, [5])
+    view.dispatched(request(1, [5, 6, 7]), 1, 0.0, num_copied=2)
+    view.dispatched(request(2, [5, 6, 7]), 0, 0.0)
+    assert view.prefill_tokens == view.uncached_tokens == [3 * BLOCK_SIZE, BLOCK_SIZE]
+
+
+def test_expected_seconds_go_with_the_first_token_and_uncached_tokens_with_the_last():
+    view = View(Fleet(1, BLOCK_SIZE))
+    requests = [request(number, [number]) for number in range(4)]
+    for one, prefill_s in zip(requests, (0.1, 0.2, 0.3, 1e-9), strict=True):
+        view.dispatched(one, 0, 0.0, prefill_s=prefill_s)
+    assert view.prefill_s == [pytest.approx(0.6 + 1e-9)]
+    view.first_token(requests[0], 1.0)
+    assert view.prefill_s == [pytest.approx(0.5 + 1e-9)]
+    assert (view.prefill_tokens, view.uncached_tokens) == ([3 * BLOCK_SIZE], [4 * BLOCK_SIZE])
+    view.first_token(requests[1], 1.0)
+    view.first_token(requests[3], 1.0)
+    view.finished(requests[2], 2.0)
+    assert view.prefill_s == [0.0]  # exactly: no rounding is left of what is over
+    for number in (0, 1, 3):
+        view.finished(requests[number], 2.0)
+    assert view.uncached_tokens == [0]

@@ -95,6 +95,21 @@ def test_rate_refuses(value: object, expected: str) -> None:
     assert str(error.value) == f"got {value!r}, expected {expected}"
 
 
+@pytest.mark.parametrize(
+    ("text", "per_s"),
+    [("12.5 GB/s", 12.5e9), ("100 Gbit/s", 12.5e9), ("1GiB/s", 2.0**30), (3, 3.0), ("8 kbit/s", 1000.0)],
+)
+def test_bandwidths_are_bytes_per_second(text: object, per_s: float) -> None:
+    assert units.bandwidth(text) == per_s
+
+
+@pytest.mark.parametrize("value", ["12 GB", "100 Gbit", "5 /s", "5 m/s", -1, "-1 GB/s", math.nan, True])
+def test_bandwidth_refuses(value: object) -> None:
+    with pytest.raises(InputError) as error:
+        units.bandwidth(value)
+    assert str(error.value).startswith(f"got {value!r}, expected a bandwidth like 12.5e9 (bytes per second)")
+
+
 @pytest.mark.parametrize(("text", "fraction"), [("92 %", 0.92), (0.92, 0.92), (0, 0.0), (1, 1.0), ("100%", 1.0)])
 def test_shares_are_fractions(text: object, fraction: float) -> None:
     assert units.share(text) == fraction
@@ -136,7 +151,8 @@ def test_counts_and_sizes_read_back(amount: int) -> None:
 
 @given(st.one_of(st.text(max_size=12), st.floats(), st.integers(), st.none(), st.booleans()))
 def test_anything_is_read_or_refused_in_one_line(value: object) -> None:
-    for read in (units.count, units.duration_s, units.size_bytes, units.rate, units.share, units.number):
+    reads = units.count, units.duration_s, units.size_bytes, units.rate, units.share, units.number, units.bandwidth
+    for read in reads:
         try:
             result = read(value)
         except InputError as error:

@@ -79,7 +79,10 @@ def make_router(spec: RoutingSpec, num_instances: int, rng: random.Random) -> Ro
 
 def make_routers(spec: RoutingSpec, num_instances: int, rng: random.Random) -> list[Router]:
     """All replicas for one run, which share the stream."""
-    return [make_router(spec, num_instances, rng) for _ in range(spec.params.num_replicas)]
+    routers = [make_router(spec, num_instances, rng) for _ in range(spec.params.num_replicas)]
+    for replica, router in enumerate(routers):
+        router.replica = replica
+    return routers
 
 
 def _label(policy: str, params: Params, usual: Mapping[str, object]) -> str:

@@ -14,10 +14,14 @@ class Copy(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Submit the request to instance number ``instance`` now, or when ``copy`` has brought it cached blocks."""
+    """Submit the request to instance number ``instance`` now, or when ``copy`` has brought it cached blocks.
+
+    ``prefill_s``: how long the router expects its prefill to take, for `View.prefill_s`.
+    """
 
     instance: int
     copy: Copy | None = None
+    prefill_s: float = 0.0
 
 
 class Hold(NamedTuple):

@@ -65,6 +65,7 @@ class Router(ABC):
     poll_s: float | None = None
     poll_delay_s: float = 0.0
     sees_truth: ClassVar[bool] = False
+    replica: int = 0  # which of the routers side by side this is
     needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
 
     def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:

@@ -54,6 +54,7 @@ class _Entry:
     keys: list[int]
     num_private: int
     prefill_tokens: int
+    prefill_s: float
     prefilling: bool = True
 
 
@@ -62,8 +63,10 @@ class View:
 
     The ledger, indexed by instance: ``num_in_flight`` requests dispatched and not finished, with ``prompt_tokens`` in
     their prompts; ``num_prefilling`` of them without a first token yet, with ``prompt_tokens_prefilling`` in their
-    prompts and ``prefill_tokens`` when the cached prefix believed at dispatch is taken off; ``active_blocks`` distinct
-    full prompt blocks of requests in flight, kept only if ``tracks_active_blocks`` (a dictionary operation a block).
+    prompts, ``prefill_tokens`` when the cached prefix believed at dispatch is taken off, and ``prefill_s`` seconds that
+    the router expected them to take; ``uncached_tokens`` like ``prefill_tokens``, but of all in flight;
+    ``active_blocks`` distinct full prompt blocks of requests in flight, kept only if ``tracks_active_blocks`` (a
+    dictionary operation a block).
 
     ``index`` is filled by dispatches if ``fills_at_dispatch``, each one forgotten ``ttl_s`` seconds after its latest
     dispatch (never if None), else by ``kv_events`` alone. ``speculative``, where there is one, is a second index of
@@ -73,8 +76,8 @@ class View:
 
     __slots__ = (
         "_entries", "_fills_at_dispatch", "_tracks_active_blocks", "active", "active_blocks", "block_size", "fleet",
-        "index", "num_in_flight", "num_instances", "num_prefilling", "own", "polled", "prefill_tokens", "prompt_tokens",
-        "prompt_tokens_prefilling", "speculative", "truth",
+        "index", "num_in_flight", "num_instances", "num_prefilling", "own", "polled", "prefill_s", "prefill_tokens",
+        "prompt_tokens", "prompt_tokens_prefilling", "speculative", "truth", "uncached_tokens",
     )  # fmt: skip
 
     polled: PolledMetrics
@@ -99,6 +102,8 @@ class View:
         self.num_prefilling = [0] * number
         self.prompt_tokens_prefilling = [0] * number
         self.prefill_tokens = [0] * number
+        self.prefill_s = [0.0] * number
+        self.uncached_tokens = [0] * number
         self.active_blocks = [0] * number
         self.index: PrefixIndex = DispatchIndex(ttl_s) if fills_at_dispatch else PrefixIndex()
         self.speculative = None if speculative_ttl_s is None else DispatchIndex(speculative_ttl_s)
@@ -122,21 +127,28 @@ class View:
         """Where requests in flight use how many leading full blocks of the prompt already: `PrefixIndex.levels`."""
         return self.active.levels(request.block_keys)
 
-    def dispatched(self, request: Request, instance: int, now_s: float) -> None:
-        """The request was sent to ``instance``. Raises ValueError if it is in flight already."""
+    def dispatched(
+        self, request: Request, instance: int, now_s: float, *, num_copied: int = 0, prefill_s: float = 0.0
+    ) -> None:
+        """The request was sent to ``instance``, where its first ``num_copied`` blocks come too; ``prefill_s`` as in
+        `decision.Send`. Raises ValueError if it is in flight already.
+        """
         if request.request_id in self._entries:
             raise ValueError(f"request {request.request_id} was dispatched twice without finishing")
         # A copy: the engine appends the keys of the answer's blocks to its own list.
         keys = request.block_keys[: num_shareable(request.block_keys)]
         num_private = len(request.block_keys) - len(keys)
         num_tokens = request.num_prompt_tokens
-        prefill_tokens = max(0, num_tokens - self._believed_tokens(request, keys, instance, now_s))
-        self._entries[request.request_id] = _Entry(instance, keys, num_private, prefill_tokens)
+        believed = max(self._believed_tokens(request, keys, instance, now_s), num_copied * self.block_size)
+        prefill_tokens = max(0, num_tokens - believed)
+        self._entries[request.request_id] = _Entry(instance, keys, num_private, prefill_tokens, prefill_s)
         self.num_in_flight[instance] += 1
         self.prompt_tokens[instance] += num_tokens
         self.num_prefilling[instance] += 1
         self.prompt_tokens_prefilling[instance] += num_tokens
         self.prefill_tokens[instance] += prefill_tokens
+        self.prefill_s[instance] += prefill_s
+        self.uncached_tokens[instance] += prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[instance] += self.active.store(instance, keys) + num_private
         if self._fills_at_dispatch:
@@ -160,6 +172,7 @@ class View:
             self._prefilled(request, entry)
         self.num_in_flight[entry.instance] -= 1
         self.prompt_tokens[entry.instance] -= request.num_prompt_tokens
+        self.uncached_tokens[entry.instance] -= entry.prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[entry.instance] -= self.active.remove(entry.instance, entry.keys) + entry.num_private
 
@@ -195,3 +208,5 @@ class View:
         self.num_prefilling[instance] -= 1
         self.prompt_tokens_prefilling[instance] -= request.num_prompt_tokens
         self.prefill_tokens[instance] -= entry.prefill_tokens
+        # With nothing left the sum is 0, whatever rounding has added up to.
+        self.prefill_s[instance] = self.prefill_s[instance] - entry.prefill_s if self.num_prefilling[instance] else 0.0
