@@ -108,9 +108,6 @@ class Cluster:
         ]
         if self.instances[0].scheduler.pool.ledger is not None:
             metrics.watch_residents()
-        self._watcher = watcher
-        for instance in self.instances:
-            instance.watcher = watcher
         fleet = Fleet(
             num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
             step_time, kv_bytes_per_token, self.prefixes,
