@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from simulator.request import Prompt
+from simulator.request import Prompt, Run
 
 # A key is chain * _STRIDE + tokens of the run up to the block's end; runs are shorter than that. Dictionaries go by the
 # low bits of a number: an odd stride spreads the keys, while with a power of two all short runs would collide.
@@ -21,6 +21,23 @@ PRIVATE = 1 << 62  # keys from here on follow tokens that occur nowhere else: no
 def num_shareable(keys: list[int]) -> int:
     """How many of a request's keys others can look up: all before the first private token."""
     return bisect_left(keys, PRIVATE)  # what follows private tokens is private: the rest is one run of such keys
+
+
+def beginning(prompt: Prompt, num_tokens: int) -> Prompt:
+    """The runs of the first ``num_tokens`` tokens. However a text was cut into runs, equal beginnings are equal."""
+    runs: list[Run] = []
+    for segment, start, length in prompt:
+        if num_tokens <= 0:
+            break
+        if not length:
+            continue
+        taken = min(length, num_tokens)
+        num_tokens -= taken
+        if runs and segment is not None and runs[-1][0] == segment and runs[-1][1] + runs[-1][2] == start:
+            start, taken = runs[-1][1], runs[-1][2] + taken
+            runs.pop()
+        runs.append((segment, start, taken))
+    return tuple(runs)
 
 
 class Prefixes:

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routing_cases import BLOCK_SIZE, VARIANTS, conversations, drive, request, router_and_view, send
+from routing_cases import BLOCK_SIZE, VARIANTS, conversations, drive, prompt_of, request, router_and_view, send
 
 from simulator.errors import InputError
 from simulator.request import Request
@@ -159,7 +159,7 @@ def sealed(number: int, keys: list[int], session: int | None = 0) -> Request:
     made = Sealed(
         request_id=number,
         arrival_s=0.0,
-        prompt=((number, 0, len(keys) * BLOCK_SIZE),),
+        prompt=prompt_of(keys, len(keys) * BLOCK_SIZE),
         num_prompt_tokens=len(keys) * BLOCK_SIZE,
         max_tokens=10,
         oracle_num_output_tokens=10**6,

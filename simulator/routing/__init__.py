@@ -12,15 +12,24 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from simulator.errors import InputError, nearest
+from simulator.routing.affinity import LlmdAffinity
+from simulator.routing.conductor import Conductor
 from simulator.routing.decision import Decision, Hold, Refuse, Send
 from simulator.routing.dynamo import Dynamo
+from simulator.routing.gate import AibrixPrefixCache, CacheAware
 from simulator.routing.hashing import SessionHash
-from simulator.routing.load import LeastRequests, PowerOfTwo, Random, RoundRobin
+from simulator.routing.lmetric import LMetric
+from simulator.routing.load import AscendProxy, LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin
 from simulator.routing.oracle import Oracle
-from simulator.routing.prefix import LongestPrefix
+from simulator.routing.preble import Preble
+from simulator.routing.prefix import KvAware, LoadAware, LongestPrefix, PrefixAware
 from simulator.routing.presets import PRESETS, Preset
+from simulator.routing.ring import ConsistentHash, KubeaiPrefixHash, PrefixHash
 from simulator.routing.router import Params, Router, read_params
+from simulator.routing.scores import WeightedScores
+from simulator.routing.trtllm import TrtLlmAdp
 from simulator.routing.view import View
+from simulator.routing.vllm_dp import VllmDp
 
 __all__ = [
     "PRESETS", "ROUTERS", "Decision", "Hold", "Preset", "Refuse", "Router", "RoutingSpec", "Send", "View",
@@ -33,9 +42,26 @@ ROUTERS: Mapping[str, type[Router]] = MappingProxyType(
         "round_robin": RoundRobin,
         "least_requests": LeastRequests,
         "power_of_two": PowerOfTwo,
+        "least_tokens": LeastTokens,
+        "vllm_dp": VllmDp,
+        "ascend_proxy": AscendProxy,
         "session_hash": SessionHash,
+        "consistent_hash": ConsistentHash,
+        "kubeai_prefix_hash": KubeaiPrefixHash,
+        "prefix_hash": PrefixHash,
         "longest_prefix": LongestPrefix,
+        "prefixaware": PrefixAware,
+        "kvaware": KvAware,
+        "loadaware": LoadAware,
+        "cache_aware": CacheAware,
+        "aibrix_prefix_cache": AibrixPrefixCache,
+        "weighted_scores": WeightedScores,
+        "llmd_affinity": LlmdAffinity,
         "dynamo": Dynamo,
+        "lmetric": LMetric,
+        "conductor": Conductor,
+        "preble": Preble,
+        "trtllm_adp": TrtLlmAdp,
         "oracle": Oracle,
     }
 )

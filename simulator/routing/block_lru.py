@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from simulator.prefix import Prefixes
-from simulator.request import Prompt, Request
+from simulator.prefix import PRIVATE, Prefixes, beginning
+from simulator.request import Request
 from simulator.routing.fleet import Fleet
 from simulator.routing.prefix_index import PrefixIndex
 
 
 class BlockLru:
     """``capacity`` block hashes an instance, of blocks of ``block_size`` tokens, of which only the first ``max_blocks``
-    of a prompt are ever looked at.
+    of a prompt are ever looked at. Of a prompt its first blocks go first, as they were noted first.
     """
 
     __slots__ = ("_asked", "_held", "_index", "_keys", "_max_blocks", "_prefixes", "block_size", "capacity")
@@ -31,8 +31,8 @@ class BlockLru:
         """The blocks of the prompt that are looked at."""
         if request is not self._asked:
             root = self._prefixes.root(request.cache_salt, request.lora)
-            beginning = _first(request.prompt, self._max_blocks * self.block_size)
-            self._asked, self._keys = request, self._prefixes.keys(beginning, root)[0]
+            looked_at = beginning(request.prompt, self._max_blocks * self.block_size)
+            self._asked, self._keys = request, self._prefixes.keys(looked_at, root)[0]
         return self._keys
 
     def levels(self, request: Request) -> list[tuple[int, int]]:
@@ -47,22 +47,12 @@ class BlockLru:
         """See `view.OwnIndex`."""
         keys = self.keys(request)
         held = self._held[instance]
-        new = [key for key in keys if key not in held]
-        self._index.store(instance, new)
+        # Private blocks take space as others do, but nobody can look them up.
+        self._index.store(instance, [key for key in keys if key < PRIVATE and key not in held])
         for key in keys:
             held[key] = None
             held.move_to_end(key)
         if len(held) > self.capacity:
             gone = [held.popitem(last=False)[0] for _ in range(len(held) - self.capacity)]
-            self._index.remove(instance, gone)
+            self._index.remove(instance, [key for key in gone if key < PRIVATE])
 
-
-def _first(prompt: Prompt, num_tokens: int) -> Prompt:
-    """The runs of the first ``num_tokens`` tokens."""
-    runs = []
-    for segment, start, length in prompt:
-        if num_tokens <= 0:
-            break
-        runs.append((segment, start, min(length, num_tokens)))
-        num_tokens -= length
-    return tuple(runs)

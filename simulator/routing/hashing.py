@@ -7,8 +7,17 @@ import hashlib
 from simulator.errors import InputError
 from simulator.request import Request
 from simulator.routing.decision import Send
-from simulator.routing.router import Router
+from simulator.routing.router import Params, Router
 from simulator.routing.view import View
+
+
+class SessionHashParams(Params):
+    """It has none."""
+
+    @property
+    def needs_sessions(self) -> bool:
+        """See `Params.needs_sessions`."""
+        return True
 
 
 class SessionHash(Router):
@@ -20,7 +29,7 @@ class SessionHash(Router):
     """
 
     summary = "each session to one instance, by consistent hash"
-    needs_sessions = True
+    Params = SessionHashParams
     source = "vLLM production-stack session (a6c01db); Lamping and Veach 2014"
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
@@ -30,8 +39,13 @@ class SessionHash(Router):
                 f"routing session_hash: request {request.request_id} has no session, expected a workload with sessions "
                 "(of a trace: session_from: second_block)"
             )
-        digest = hashlib.blake2b(str(request.session).encode(), digest_size=8).digest()
-        return Send(jump_hash(int.from_bytes(digest, "big"), self.num_instances))
+        return Send(home_of(request.session, self.num_instances))
+
+
+def home_of(session: int, num_instances: int) -> int:
+    """The instance of a session."""
+    digest = hashlib.blake2b(str(session).encode(), digest_size=8).digest()
+    return jump_hash(int.from_bytes(digest, "big"), num_instances)
 
 
 def jump_hash(key: int, num_buckets: int) -> int:

@@ -186,6 +186,25 @@ def deepest(*indexes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict[int, int]]:
+    """Levels as the depth that most instances have, and the depth of each other one: a beginning that everybody holds
+    would otherwise make every instance special.
+    """
+    rest = (1 << num_instances) - 1
+    for mask, _ in levels:
+        rest ^= mask
+    common, most = 0, rest.bit_count()
+    for mask, depth in levels:
+        if mask.bit_count() > most:
+            common, most = depth, mask.bit_count()
+    others = dict.fromkeys(instances(rest), 0) if common else {}
+    for mask, depth in levels:
+        if depth != common:
+            for instance in instances(mask):
+                others[instance] = depth
+    return common, others
+
+
 def instances(mask: int) -> Iterator[int]:
     """The instances whose bits are set in ``mask``, lowest first."""
     while mask:

@@ -28,6 +28,11 @@ class Params(BaseModel):
         """How many routers run side by side."""
         return 1
 
+    @property
+    def needs_sessions(self) -> bool:
+        """Whether a workload whose requests have none is refused."""
+        return False
+
 
 class StatefulParams(Params):
     """Parameters of a policy that remembers something. ``replicas``: so many routers side by side, each of which knows
@@ -66,7 +71,6 @@ class Router(ABC):
     poll_delay_s: float = 0.0
     sees_truth: ClassVar[bool] = False
     replica: int = 0  # which of the routers side by side this is
-    needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
 
     def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
         self.params = params

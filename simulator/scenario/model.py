@@ -27,7 +27,7 @@ from simulator.engine_args import EngineArgs, EngineConfig, resolve
 from simulator.errors import InputError, nearest
 from simulator.eviction import POLICIES, VLLM, EvictionSpec, parse_eviction
 from simulator.profile import Profile, load_profile
-from simulator.routing import ROUTERS, RoutingSpec, parse_routing
+from simulator.routing import RoutingSpec, parse_routing
 from simulator.scenario import changes, problems, variants
 from simulator.scenario.variants import Setting
 from simulator.units import Count, PositiveCount
@@ -219,7 +219,7 @@ class Scenario(BaseModel):
         if problem := _idle_eviction(self.eviction, self.engine_config, self.workload.tenants):
             raise InputError(f"eviction: {problem}")
         for index, spec in enumerate(self.routing):
-            if ROUTERS[spec.policy].needs_sessions:
+            if spec.params.needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
                     if not _has_sessions(tenant):
                         raise InputError(
