@@ -15,7 +15,7 @@ from simulator.eviction import parse_eviction
 from simulator.metrics import Metrics
 from simulator.plan import Plan
 from simulator.request import Request
-from simulator.routing import Hold, Refuse, Router, Send, make_router, parse_routing
+from simulator.routing import Hold, Refuse, Router, Send, make_routers, parse_routing
 from simulator.routing.decision import Copy
 from simulator.scheduler import Scheduler
 from simulator.step_time import FORMULAS, StepTime
@@ -146,10 +146,10 @@ class Case:
     def workload(self) -> list[Request]:
         return [Request(**values) for values in self.requests]
 
-    def router(self) -> Router:
+    def routers(self) -> list[Router]:
         if isinstance(self.routing, str) and self.routing in FOR_TESTS:
-            return FOR_TESTS[self.routing](None, self.num_instances, random.Random(0))
-        return make_router(parse_routing(self.routing), self.num_instances, random.Random(0))
+            return [FOR_TESTS[self.routing](None, self.num_instances, random.Random(0))]
+        return make_routers(parse_routing(self.routing), self.num_instances, random.Random(0))
 
 
 @dataclass
@@ -198,13 +198,15 @@ def serve(case: Case, hook: Hook | None = None, started: Callable[[Cluster], Non
     ``what``: "before", then "plan" with the plan, "finished" with the requests that a completion ended. ``started`` is
     given the cluster before it runs.
     """
-    requests, router = case.workload(), case.router()
-    if case.watch:
+    requests, routers = case.workload(), case.routers()
+    for router in routers if case.watch else ():
         router.index = "events"  # the cluster then feeds the view; policies that have no index do not look at it
     metrics = Metrics(case.num_instances, case.tenants)
     times = step_time(case.formula, case.overhead, **case.coefficients)
     eviction = parse_eviction(case.eviction)
-    cluster = Cluster(case.config(), times, router, case.num_instances, metrics, eviction=eviction, **mode)
+    cluster = Cluster(
+        case.config(), times, routers, case.num_instances, metrics, eviction=eviction, kv_bytes_per_token=1, **mode
+    )
     seen = Seen(cluster, metrics, requests)
     _observe(seen)
     for instance in cluster.instances:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_cases import BLOCK_SIZE, request, router_and_view, send
 
-from simulator.routing import Send, View
+from simulator.routing import Hold, Send, View, make_router, parse_routing
 from simulator.routing.fleet import Fleet
 
 
@@ -96,8 +97,8 @@ def test_dynamo_temperature_is_a_softmax_of_scaled_costs():
 weights = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 4.0, allow_subnormal=False))
 
 
-@given(st.data(), weights, weights, weights, weights)
-def test_dynamo_cost_equals_the_formula(data, credit, decay, scale, request_weight):
+@given(st.data(), weights, weights, weights, weights, st.booleans())
+def test_dynamo_cost_equals_the_formula(data, credit, decay, scale, request_weight, floor):
     """The formula written out, one instance at a time, against the code that treats most instances at once."""
     num = 5
     entry = {
@@ -107,6 +108,8 @@ def test_dynamo_cost_equals_the_formula(data, credit, decay, scale, request_weig
         "prefill_load_scale": scale,
         "decode_active_request_weight": request_weight,
     }
+    if credit > 1:
+        entry["zero_floor"] = floor
     router, view = router_and_view(entry, num)
     keys = list(range(6))
     running = []
@@ -127,10 +130,12 @@ def test_dynamo_cost_equals_the_formula(data, credit, decay, scale, request_weig
     for i in range(num):
         excess = (view.prefill_tokens[i] - least) / BLOCK_SIZE / math.ceil(one.num_prompt_tokens / BLOCK_SIZE)
         raw = (view.prefill_tokens[i] + one.num_prompt_tokens) / BLOCK_SIZE
-        adjusted = max(0.0, raw - credit / (1 + decay * excess) * cached[i])
+        adjusted = raw - credit / (1 + decay * excess) * cached[i]
+        if credit > 1 and floor:
+            adjusted = max(0.0, adjusted)
         distinct = {key for instance, own in running if instance == i for key in own} | set(keys)
         load = len(distinct) + request_weight * view.num_in_flight[i]
-        assert costs[i] == pytest.approx(scale * adjusted + load, rel=1e-12)
+        assert costs[i] == pytest.approx(scale * adjusted + load, rel=1e-12, abs=1e-9)
 
 
 def test_dynamo_without_prefixes_spreads_like_the_least_loaded():
@@ -141,9 +146,62 @@ def test_dynamo_without_prefixes_spreads_like_the_least_loaded():
         assert max(view.num_in_flight) - min(view.num_in_flight) <= 1
 
 
-def test_dynamo_credit_above_one_stops_at_the_floor():
-    router, view = router_and_view({"policy": "dynamo", "overlap_score_credit": 2}, 2)
+@pytest.mark.parametrize(("zero_floor", "cost"), [(False, 0.0), (True, 4.0)])
+def test_credit_above_one_pays_for_decode_load_or_stops_at_the_floor(zero_floor, cost):
+    """PR #11714: 4 blocks cached count double. None of the prompt's 4 is left to pay, and 4 more are paid by the rest
+    of the credit where there is no floor.
+    """
+    entry = {"policy": "dynamo", "overlap_score_credit": 2, "zero_floor": zero_floor}
+    router, view = router_and_view(entry, 2)
     for instance in range(2):
         view.kv_events(instance, [1, 2, 3, 4])
-    # 4 blocks cached count double: none of the prompt's 4 is left to pay, and no more than that.
-    assert router.costs(request(1, [1, 2, 3, 4]), view, 0.0) == [4.0, 4.0]
+    assert router.costs(request(1, [1, 2, 3, 4]), view, 0.0) == [cost, cost]
+
+
+def test_a_predicted_prefix_keeps_a_pair_together_until_events_would_have_come():
+    """Two requests with one new prefix, at once: scattered by events alone, together with a prediction."""
+    one, two = request(1, [1, 2, 3, 4]), request(2, [1, 2, 3, 5])
+    router, view = router_and_view({"policy": "dynamo", "router_predicted_ttl_secs": "5 s"}, 4)
+    first = send(router, view, one, 0.0)
+    # 7 blocks to compute in all on the first one's instance and 5 in use, against 4 and 4.
+    assert router.costs(two, view, 1.0) == [5 + 5 if i == first else 8 for i in range(4)]
+    assert router.costs(two, view, 5.0) == [8 + 5 if i == first else 8 for i in range(4)]
+    view.first_token(one, 6.0)
+    assert router.costs(two, view, 6.0) == [4 + 5 if i == first else 8 for i in range(4)]
+    view.kv_events(first, [1, 2, 3, 4])
+    assert router.costs(two, view, 7.0) == [1 + 5 if i == first else 8 for i in range(4)]
+    assert send(router, view, two, 7.0) == first
+
+
+def queueing(policy: str, threshold: float = 2.0):
+    """Two instances that queue above so many batches of 64 tokens, with one block of prefill each in excess."""
+    entry = {"policy": "dynamo", "router_queue_threshold": threshold, "router_queue_policy": policy}
+    router = make_router(parse_routing(entry), 2, random.Random(0))
+    return router, router.make_view(Fleet(2, BLOCK_SIZE, max_num_batched_tokens=64))
+
+
+def test_requests_queue_at_the_router_while_all_instances_are_above_the_threshold():
+    router, view = queueing("fcfs")
+    one, two = request(1, [1, 2, 3]), request(2, [4, 5])
+    assert {send(router, view, one), send(router, view, two)} == {0, 1}
+    # 192 and 128 tokens: above 2 batches is the one only.
+    assert router.choose(request(3, [6]), view, 0.0) == Send(view.prefill_tokens.index(128))
+    three = request(3, [6])
+    send(router, view, three)
+    assert router.choose(request(4, [7]), view, 0.0) == Hold()
+    view.first_token(two, 1.0)
+    assert type(router.choose(request(4, [7]), view, 0.0)) is Send
+
+
+def test_queue_policies_rank_as_upstream():
+    early, late = request(1, [1, 2, 3, 4]), request(2, [1])
+    early.arrival_time, late.arrival_time = 1.0, 2.0
+    assert [queueing("fcfs")[0].rank(one) for one in (early, late)] == [0.0, 0.0]  # equals go by arrival
+    lcfs = queueing("lcfs")[0]
+    assert lcfs.rank(late) < lcfs.rank(early)
+    wspt = queueing("wspt")[0]
+    assert wspt.rank(late) < wspt.rank(early)
+    early.priority = -7  # vLLM's: lower first; (1 + 7) / 256 tokens against 1 / 64
+    assert wspt.rank(early) < wspt.rank(late)
+    early.priority = -3
+    assert wspt.rank(early) == wspt.rank(late) == -1 / 64

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from simulator.request import Request
-from simulator.routing.decision import Send
-from simulator.routing.prefix_index import instances
+from simulator.routing.decision import Hold, Send
+from simulator.routing.prefix_index import spread
 from simulator.routing.router import Router, StatefulParams
+from simulator.routing.ties import any_least
 from simulator.routing.view import View
-from simulator.units import Number, PositiveSeconds, Seconds
+from simulator.units import Number, PositiveNumber, PositiveSeconds, Seconds
 
 _Weight = Annotated[Number, Field(ge=0)]
 
 
 class DynamoParams(StatefulParams):
-    """Upstream's names and 2026 defaults. ``event_delay`` is ours: seconds until a block event reaches the router."""
+    """Upstream's names and 2026 defaults. ``event_delay`` is ours: seconds until a block event reaches the router; so
+    is ``zero_floor``: whether more credit than there is to compute is lost, as before PR #11714.
+    """
 
     overlap_score_credit: _Weight = 1.0
     overlap_score_credit_decay: _Weight = 0.0
@@ -29,6 +32,10 @@ class DynamoParams(StatefulParams):
     use_kv_events: bool = True
     event_delay: Seconds = 0.0
     router_ttl_secs: PositiveSeconds = 120.0
+    router_predicted_ttl_secs: PositiveSeconds | None = None
+    router_queue_threshold: PositiveNumber | None = None
+    router_queue_policy: Literal["fcfs", "lcfs", "wspt"] = "fcfs"
+    zero_floor: bool = False
 
     @model_validator(mode="after")
     def _one_kind_of_index(self) -> DynamoParams:
@@ -36,6 +43,17 @@ class DynamoParams(StatefulParams):
             raise ValueError("event_delay has a meaning with use_kv_events: true only")
         if "router_ttl_secs" in self.model_fields_set and self.use_kv_events:
             raise ValueError("router_ttl_secs has a meaning with use_kv_events: false only")
+        if self.router_predicted_ttl_secs is not None and not self.use_kv_events:
+            raise ValueError("router_predicted_ttl_secs has a meaning with use_kv_events: true only")
+        return self
+
+    @model_validator(mode="after")
+    def _what_changes_something(self) -> DynamoParams:
+        if "router_queue_policy" in self.model_fields_set and self.router_queue_threshold is None:
+            raise ValueError("router_queue_policy has a meaning with router_queue_threshold only")
+        if "zero_floor" in self.model_fields_set and self.overlap_score_credit <= 1:
+            raise ValueError("zero_floor has a meaning with overlap_score_credit above 1 only: a cached block is part "
+                             "of the prompt")  # fmt: skip
         return self
 
 
@@ -44,7 +62,7 @@ class Dynamo(Router):
 
         raw      = (active prefill tokens + prompt tokens) / B
         decay    = 1 / (1 + d * (active prefill tokens - least of any instance) / B / blocks of the request)
-        adjusted = max(0, raw - c * decay * leading blocks cached)
+        adjusted = raw - c * decay * leading blocks cached, with ``zero_floor`` at least 0
         cost     = s * adjusted + active blocks after admission + w * active requests
 
     with c = overlap_score_credit, d = overlap_score_credit_decay, s = prefill_load_scale and
@@ -55,7 +73,15 @@ class Dynamo(Router):
 
     Temperature 0: the least cost, exact ties uniformly at random. Above: drawn by exp(-cost / ((max - min) * T)).
     Blocks are known from events, or with ``use_kv_events: false`` from own dispatches of the last ``router_ttl_secs``.
-    Not modelled: lower tiers, shared cache, router queue, replicas, pruning of a predicted index beyond 2**20 blocks.
+    With ``router_predicted_ttl_secs`` (5 s recommended) own dispatches of that time count beside events, of each
+    instance the more; without, a pair of requests with the same new prefix is scattered.
+
+    While every instance has more than ``router_queue_threshold`` * max_num_batched_tokens active prefill tokens,
+    requests queue at the router: first come first served, last come first served, or wspt, the greatest
+    (1 + priority) / prompt tokens first, where upstream's priority is that of vLLM with its sign turned, and at least
+    0. Each is asked with the caches of that moment (upstream: refreshed after 10 s in the queue).
+    Not modelled: lower tiers, shared cache, synchronised replicas, strict tiers and fair classes of the queue, pruning
+    of a predicted index beyond 2**20 blocks.
     """
 
     summary = "least uncached blocks + active blocks (KV-aware)"
@@ -69,36 +95,36 @@ class Dynamo(Router):
         self.index = "events" if params.use_kv_events else "dispatch"
         self.event_delay_s = params.event_delay
         self.ttl_s = None if params.use_kv_events else params.router_ttl_secs
+        self.speculative_ttl_s = params.router_predicted_ttl_secs
 
-    def choose(self, request: Request, view: View, now_s: float) -> Send:
+    def choose(self, request: Request, view: View, now_s: float) -> Send | Hold:
+        threshold = self.params.router_queue_threshold
+        if threshold is not None and min(view.prefill_tokens) > threshold * view.fleet.max_num_batched_tokens:
+            return Hold()
         costs = self.costs(request, view, now_s)
-        if self.params.temperature:
-            return Send(self._draw(costs))
-        least = min(costs)
-        num_ties = costs.count(least)
-        instance = costs.index(least)
-        for _ in range(self.rng.randrange(num_ties) if num_ties > 1 else 0):
-            instance = costs.index(least, instance + 1)
-        return Send(instance)
+        return Send(self._draw(costs) if self.params.temperature else any_least(costs, self.rng))
+
+    def rank(self, request: Request) -> float:
+        """See `Router.rank`."""
+        policy = self.params.router_queue_policy
+        if policy == "lcfs":
+            return -request.arrival_time
+        if policy == "wspt":
+            return -(1 + max(0, -request.priority)) / request.num_prompt_tokens
+        return 0.0
 
     def costs(self, request: Request, view: View, now_s: float) -> list[float]:
         """The cost of each instance, in blocks."""
         params = self.params
-        num_instances, block_size, num_tokens = view.num_instances, view.block_size, request.num_prompt_tokens
-        overlap, overlaps = _spread(view.cached_levels(request, now_s), num_instances)
-        shared, shares = _spread(view.active_levels(request), num_instances)
-        num_blocks = len(request.block_keys)
+        block_size, num_tokens, num_blocks = view.block_size, request.num_prompt_tokens, len(request.block_keys)
         scale, credit = params.prefill_load_scale, params.overlap_score_credit
-        if credit > 1 or params.overlap_score_credit_decay:
-            floor = min(view.prefill_tokens)
-            costs = [
-                self._cost(tokens, floor, num_tokens, block_size, overlaps.get(instance, overlap))
-                + (active + num_blocks - shares.get(instance, shared))
-                for instance, (tokens, active) in enumerate(zip(view.prefill_tokens, view.active_blocks, strict=True))
-            ]
+        overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
+        shared, shares = spread(view.active_levels(request), view.num_instances)
+        if params.overlap_score_credit_decay or params.zero_floor:
+            costs = self._special_costs(request, view, overlap, overlaps, shared, shares)
         else:
             # What most instances have in common is computed in one go (a shared first block would otherwise make
-            # every instance special). Credit up to 1 cannot reach the floor: a cached block is part of the prompt.
+            # every instance special).
             common, added = credit * overlap, num_blocks - shared
             costs = [
                 scale * ((tokens + num_tokens) / block_size - common) + (active + added)
@@ -113,14 +139,30 @@ class Dynamo(Router):
             costs = [cost + weight * active for cost, active in zip(costs, view.num_in_flight, strict=True)]
         return costs
 
-    def _cost(self, tokens: int, floor: int, num_tokens: int, block_size: int, overlap: int) -> float:
-        """The prefill part of one instance's cost, in blocks."""
+    def _special_costs(
+        self, request: Request, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
+    ) -> list[float]:
+        """With a credit that decays, or a floor."""
         params = self.params
-        credit = params.overlap_score_credit
-        if params.overlap_score_credit_decay:
-            num_requests = (tokens - floor) / block_size / -(-num_tokens // block_size)
-            credit /= 1 + params.overlap_score_credit_decay * num_requests
-        return params.prefill_load_scale * max(0.0, (tokens + num_tokens) / block_size - credit * overlap)
+        block_size, num_tokens, num_blocks = view.block_size, request.num_prompt_tokens, len(request.block_keys)
+        scale, credit = params.prefill_load_scale, params.overlap_score_credit
+        least = min(view.prefill_tokens)
+        rate = params.overlap_score_credit_decay / block_size / -(-num_tokens // block_size)
+        held, used = [overlap] * view.num_instances, [shared] * view.num_instances
+        for instance, depth in overlaps.items():
+            held[instance] = depth
+        for instance, depth in shares.items():
+            used[instance] = depth
+        adjusted = [
+            (tokens + num_tokens) / block_size - credit / (1 + rate * (tokens - least)) * depth
+            for tokens, depth in zip(view.prefill_tokens, held, strict=True)
+        ]
+        if params.zero_floor:
+            adjusted = [blocks if blocks > 0 else 0.0 for blocks in adjusted]
+        return [
+            scale * blocks + (active + num_blocks - depth)
+            for blocks, active, depth in zip(adjusted, view.active_blocks, used, strict=True)
+        ]
 
     def _draw(self, costs: list[float]) -> int:
         least, most = min(costs), max(costs)
@@ -129,20 +171,3 @@ class Dynamo(Router):
         width = (most - least) * self.params.temperature
         weights = [math.exp((least - cost) / width) for cost in costs]
         return self.rng.choices(range(len(costs)), weights)[0]
-
-
-def _spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict[int, int]]:
-    """The depth that most instances have, and the depth of each other one."""
-    rest = (1 << num_instances) - 1
-    for mask, _ in levels:
-        rest ^= mask
-    common, most = 0, rest.bit_count()
-    for mask, depth in levels:
-        if mask.bit_count() > most:
-            common, most = depth, mask.bit_count()
-    others = dict.fromkeys(instances(rest), 0) if common else {}
-    for mask, depth in levels:
-        if depth != common:
-            for instance in instances(mask):
-                others[instance] = depth
-    return common, others

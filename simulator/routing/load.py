@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 from simulator.request import Request
 from simulator.routing.decision import Send
@@ -72,3 +72,63 @@ class PowerOfTwo(Router):
             second += 1
         loads = view.num_in_flight
         return Send(second if loads[second] < loads[first] else first)
+
+
+class LeastTokensParams(StatefulParams):
+    """``until``: whether a request counts to its last token or to its first."""
+
+    until: Literal["last_token", "first_token"] = "last_token"
+
+
+class LeastTokens(Router):
+    """Fewest prompt tokens of own requests, ties to the fewest requests, then to the lowest index.
+
+    The default router between attention data-parallel ranks of TensorRT-LLM (``DefaultADPRouter``), request by request
+    instead of batch by batch, and without its cap on requests.
+    """
+
+    summary = "fewest prompt tokens of own requests in flight"
+    source = "TensorRT-LLM DefaultADPRouter (PR #12315)"
+    Params = LeastTokensParams
+
+    def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
+        if self.params.until == "last_token":
+            tokens, counts = view.prompt_tokens, view.num_in_flight
+        else:
+            tokens, counts = view.prompt_tokens_prefilling, view.num_prefilling
+        loads = list(zip(tokens, counts, strict=True))
+        return Send(loads.index(min(loads)))
+
+
+class AscendProxyParams(StatefulParams):
+    """``role``: which of the proxy's two choices is made."""
+
+    role: Literal["prefill", "decode"] = "prefill"
+
+
+class AscendProxy(Router):
+    """The load-balance proxy of vllm-ascend ``182b75e``; it does not know of caches. With L the bytes of a request's
+    body, 4 a token, the least sum over own requests wins, ties to the lowest index:
+
+        prefill: 0.0345 * L / 4 + 120.0745 of those without a first token yet
+        decode:  L of those in flight
+
+    Upstream picks a prefill and a decode instance for each request. Here one instance does both, and ``role`` says by
+    which rule it is picked. Upstream's prefill priority has 0.3 times the KV held for the decoder besides: on one
+    instance that is given back with the first token too, so the order is the same. The repository's proxy for
+    instances that do both (``external_online_dp``) is ``role: decode``, less its 0.5 * max_tokens.
+    """
+
+    summary = "least estimated prefill work, whatever is cached (vllm-ascend's proxy)"
+    source = "vllm-ascend load-balance proxy (182b75e)"
+    Params = AscendProxyParams
+
+    def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
+        if self.params.role == "decode":
+            loads: list[float] = [4 * tokens for tokens in view.prompt_tokens]
+        else:
+            loads = [
+                0.0345 * tokens + 120.0745 * count
+                for tokens, count in zip(view.prompt_tokens_prefilling, view.num_prefilling, strict=True)
+            ]
+        return Send(loads.index(min(loads)))

@@ -1,0 +1,64 @@
+"""LMetric: new prefill tokens times batch size, the smallest product wins. Nothing to tune."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+from simulator.request import Request
+from simulator.routing.decision import Send
+from simulator.routing.prefix_index import spread
+from simulator.routing.router import Router, StatefulParams
+from simulator.routing.ties import any_least
+from simulator.routing.view import View
+from simulator.units import Seconds
+
+
+class LMetricParams(StatefulParams):
+    """``load``: what stands for the batch size, the requests in flight (the paper), or the distinct blocks that they
+    hold (Dynamo); ``event_delay``: seconds until a block event reaches the router.
+    """
+
+    load: Literal["requests", "blocks"] = "requests"
+    event_delay: Seconds = 0.0
+
+
+class LMetric(Router):
+    """The least ``(tokens to prefill) * (load + 1)``, equals uniformly at random.
+
+    *Tokens to prefill* are those dispatched and without a first token yet, plus the request's own, each less the
+    leading blocks cached. *Load* is the number of requests in flight, or with ``load: blocks`` the active blocks after
+    admission, as in the ``lmetric`` policy of ai-dynamo (selector ``07a6c9c``), from which the 1 is taken too: by the
+    bare product of arXiv 2603.15202 (OSDI'26) all instances without a request are equal, whatever they have cached.
+    """
+
+    summary = "least tokens to prefill times requests in flight"
+    source = "LMetric (arXiv 2603.15202); Dynamo lmetric (07a6c9c)"
+    Params = LMetricParams
+    index = "events"
+
+    def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
+        super().__init__(params, num_instances, rng)
+        self.event_delay_s = params.event_delay
+        self.tracks_active_blocks = params.load == "blocks"
+
+    def choose(self, request: Request, view: View, now_s: float) -> Send:
+        return Send(any_least(self.costs(request, view, now_s), self.rng))
+
+    def costs(self, request: Request, view: View, now_s: float) -> list[int]:
+        """The product for each instance."""
+        size, number = view.block_size, view.num_instances
+        overlap, overlaps = spread(view.cached_levels(request, now_s), number)
+        loads = view.num_in_flight
+        if self.tracks_active_blocks:
+            shared, shares = spread(view.active_levels(request), number)
+            num_blocks = len(request.block_keys)
+            loads = [active + num_blocks - shared for active in view.active_blocks]
+            for instance, depth in shares.items():
+                loads[instance] = view.active_blocks[instance] + num_blocks - depth
+        own = request.num_prompt_tokens - overlap * size
+        costs = [(tokens + own) * (load + 1) for tokens, load in zip(view.prefill_tokens, loads, strict=True)]
+        for instance, depth in overlaps.items():
+            own = request.num_prompt_tokens - depth * size
+            costs[instance] = (view.prefill_tokens[instance] + own) * (loads[instance] + 1)
+        return costs
