@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from simulator.isolation import Isolation
 from simulator.result import RunResult, Summary
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY, Difference, Estimate, compare_all, t_interval
 
@@ -57,7 +58,8 @@ class Provenance:
     where none was measured), ``indicative`` (why it is only that, or None) and whatever else the profile says.
     ``workload`` says what replications redraw. ``ignored_arguments`` are engine arguments that were accepted since they
     change nothing here. ``variants`` has an entry for each, where the scenario compares variants; ``same_requests``
-    says whether one serves what the scenario's own workload sends.
+    says whether one serves what the scenario's own workload sends. ``isolation``: what the tenants' salts cost in the
+    first replication, if they have any.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Provenance:
     workload: str
     ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[VariantProvenance, ...] = ()
+    isolation: Isolation | None = None
 
 
 @dataclass
@@ -223,6 +226,7 @@ class Comparison:
                 "refusals": result.refusals(),
                 "busy_s": result.support_s(),
                 "tenants": result.by_tenant(),
+                "evicted_blocks": result.evicted_blocks(),
                 "instances": result.by_instance(),
             }
             for result, summary in zip(self.results, self._summaries_in_order(), strict=True)

@@ -14,6 +14,7 @@ from simulator.engine_args import unmeasured
 from simulator.errors import InputError, nearest
 from simulator.evidence import indicative
 from simulator.executors import Executor, Processes
+from simulator.isolation import price_of_isolation
 from simulator.metrics import Metrics
 from simulator.result import RunResult
 from simulator.routing import Router, RoutingSpec, make_routers
@@ -90,6 +91,9 @@ def describe(scenario: Scenario) -> Provenance:
         workload=_resampling(scenario),
         ignored_arguments=scenario.engine.harmless,
         variants=tuple(_describe_variant(scenario, name) for name in scenario.variants),
+        isolation=price_of_isolation(
+            scenario.workload, scenario.seed, scenario.base_dir, scenario.engine_config.block_size
+        ),
     )
 
 

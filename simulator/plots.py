@@ -19,6 +19,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simulator import sharing
 from simulator.comparison import Comparison
 from simulator.result import RunResult
 
@@ -38,6 +39,8 @@ def figures(comparison: Comparison) -> dict[str, Figure]:
         "Hit rate and queue over time, until twice the last arrival: mean of the replications, shaded from lowest to "
         "highest": _over_time(comparison),
         "Load: busy share of each instance, from the least to the most busy (line: their mean)": _balance(comparison),
+        "Tenants: the share of their prompts that was found in the cache, and the share of the cache that holds what "
+        "they computed": sharing.figure(comparison),
     }
     return {caption: figure for caption, figure in drawn.items() if figure is not None}
 
@@ -51,7 +54,8 @@ def svg(figure: Figure) -> str:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
+    """How all figures look."""
     with sns.axes_style("whitegrid"), sns.plotting_context("notebook", font_scale=0.95):
         yield
 
@@ -81,7 +85,7 @@ def _cdf(comparison: Comparison, column: str, label: str) -> Figure | None:
     }
     if not any(len(values) for values in times.values()):
         return None
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 4.4), layout="constrained")
         axes = figure.subplots()
         for policy, line in _lines(comparison).items():
@@ -102,7 +106,7 @@ def _cdf(comparison: Comparison, column: str, label: str) -> Figure | None:
 def _over_time(comparison: Comparison) -> Figure:
     """Hit rate of admissions and length of the waiting queues, on bins that all runs share."""
     width_s = _shared_width_s(comparison)
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 5.6), layout="constrained")
         hits, waiting = figure.subplots(2, 1, sharex=True)
         for policy, line in _lines(comparison).items():
@@ -165,7 +169,7 @@ def _band(axes: Axes, values: pd.Series, width_s: float, line: dict[str, Any]) -
 def _balance(comparison: Comparison) -> Figure:
     """Busy shares sorted within each run, then averaged by rank, so that pooling does not hide an uneven load."""
     lines = _lines(comparison)
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 4.2), layout="constrained")
         axes = figure.subplots()
         for index, (policy, line) in enumerate(lines.items()):

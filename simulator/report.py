@@ -55,6 +55,11 @@ _TARGETS = (
     Shown("within_targets", "within targets", "%", 100, False),
     Shown("goodput", "goodput", "1/s", 1, False),
 )
+_CACHE = (
+    Shown("resident_blocks_mean", "blocks in cache, mean", "", 1, False),
+    Shown("resident_blocks_final", "at the end", "", 1, False),
+    Shown("blocks_lost_to_others", "lost to others", "", 1, True),
+)
 _INSTANCE = (
     Shown("num_finished", "finished", "", 1, False),
     Shown("busy_share", "busy", "%", 100, True),
@@ -139,10 +144,11 @@ def write(comparison: Comparison, out_dir: Path) -> list[Path]:
 
 def page(comparison: Comparison) -> str:
     """The report as one HTML document that needs nothing else."""
+    from simulator import sharing
     from simulator.plots import figures, svg
 
     has_targets = any(any(run.targets_s) for run in comparison.results)
-    tenant_columns = (*_TENANT, *_TARGETS) if has_targets else _TENANT
+    tenant_columns = (*_TENANT, *(_TARGETS if has_targets else ()), *(_CACHE if sharing.tenants(comparison) else ()))
     source = (importlib.resources.files("simulator") / "report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -170,6 +176,8 @@ def page(comparison: Comparison) -> str:
         tenants=_group_rows(comparison, "tenant", tenant_columns),
         tenant_headings=[_heading(shown) for shown in tenant_columns],
         has_targets=has_targets,
+        sharing_tenants=sharing.tenants(comparison),
+        thefts=sharing.theft_rows(comparison),
         instances=_group_rows(comparison, "instance", _INSTANCE),
         instance_headings=[_heading(shown) for shown in _INSTANCE],
         images=images,

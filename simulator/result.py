@@ -178,6 +178,15 @@ class RunResult:
             })
         return rows
 
+    def evicted_blocks(self) -> dict[str, dict[str, int]]:
+        """By tenant, and by the tenant for whom it happened: blocks that lost their content to allocations. Empty where
+        nobody kept account.
+        """
+        if self.sharing is None:
+            return {}
+        names, rows = self.tenants, self.sharing.evicted
+        return {of: dict(zip(names, row, strict=True)) for of, row in zip(names, rows, strict=True)}
+
     def refusals(self) -> dict[str, int]:
         """Refused requests by reason, in order of first appearance."""
         return {str(reason): int(count) for reason, count in self.requests["refusal"].value_counts(sort=False).items()}

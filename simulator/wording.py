@@ -121,7 +121,20 @@ def notes(comparison: Comparison) -> list[str]:
             found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
         if all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
-    return [*found, *_hang_up_lines(comparison), *refusal_lines(comparison)]
+    return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
+
+
+def isolation_lines(comparison: Comparison) -> list[str]:
+    """What the salts cost at least, whatever the cluster."""
+    found = comparison.provenance.isolation
+    if found is None:
+        return []
+    said = (
+        f"In one cache that never evicts, {found.salted:.1%} of prompt tokens would be found with the tenants' salts "
+        f"and {found.shared:.1%} without: {100 * found.price:.1f} points are what the salts cost (first "
+        f"{found.num_requests:,} requests, answered at once)."
+    )
+    return [said]
 
 
 def _hang_up_lines(comparison: Comparison) -> list[str]:

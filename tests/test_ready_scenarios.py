@@ -14,8 +14,11 @@ from simulator.result import RunResult
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 
 
-def run(name: str, *, limit: int | None = None, router: str | None = None, seed: int = 0) -> RunResult:
+def run(
+    name: str, *, limit: int | None = None, router: str | None = None, seed: int = 0, variant: str | None = None
+) -> RunResult:
     scenario = simulator.load(SCENARIOS / f"{name}.yaml").changed(seed=seed)
+    scenario = scenario if variant is None else scenario.variant(variant)
     return experiment.run(scenario, router=router or scenario.routing[0], replication=0, limit=limit)
 
 
@@ -46,10 +49,21 @@ def test_salts_cost_a_second_copy_of_what_tenants_share() -> None:
     """With salts each customer computes the service's 23 blocks on each of two instances; without, the first does so.
     Lost are 2 x 23 x 128 positions (the last copies may be computed by two at once).
     """
-    salts = ("      cache_salt: red\n", "      cache_salt: blue\n")
-    shared = changed("salted_tenants", lambda text: text.replace(salts[0], "").replace(salts[1], ""), limit=100)
+    shared = run("salted_tenants", variant="shared", limit=100)
     lost = sum(shared.prefix_hits) - sum(run("salted_tenants", limit=100).prefix_hits)
     assert lost == 2 * 23 * 128
+
+
+def test_a_share_of_the_cache_protects_a_tenant_from_its_neighbour() -> None:
+    """What nobody asks for again goes first under a limit, a reserve, or when its kind has been learned."""
+    found = {
+        name: run("reserved_cache", variant=name, limit=500) for name in ("vllm", "reserve", "limit", "learned")
+    }
+    cached = {name: result.by_tenant()[0]["cached_share"] for name, result in found.items()}
+    stolen = {name: result.evicted_blocks()["regular"]["noisy"] for name, result in found.items()}
+    for name in ("reserve", "limit", "learned"):
+        assert cached[name] > cached["vllm"] + 0.02
+        assert stolen[name] < stolen["vllm"]
 
 
 def test_a_noisy_neighbour_costs_the_others_their_first_token() -> None:
