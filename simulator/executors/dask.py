@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import distributed
 
 from simulator.errors import InputError
+from simulator.executors.reach import CONNECT_S, host_and_port, listens
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 
-_CONNECT_S = 5
 # Adaptive clusters start their workers when there is work.
 _WORKERS_S = 60
 
@@ -23,8 +23,12 @@ class Dask:
     def __init__(self, address: str | None) -> None:
         if address is None:
             raise InputError("--address: missing, expected that of the Dask scheduler, like tcp://host:8786")
+        found = host_and_port(address)
+        if found is None:
+            raise InputError(f"--address: got {address!r}, expected that of the Dask scheduler, like tcp://host:8786")
+        if not listens(*found):
+            raise _no_answer(address)
         self.address = address
-        _connect(address).close()
 
     def each(self, function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> Generator[tuple[int, Outcome]]:
         """See Executor. Dask runs a task again whose worker died, up to its own ``allowed-failures``."""
@@ -33,7 +37,7 @@ class Dask:
             places = {future.key: place for place, future in enumerate(futures)}
             try:
                 _wait_for_a_worker(client, self.address)
-                for future in distributed.as_completed(futures):
+                for future in distributed.as_completed(futures, loop=client.loop):
                     yield places[future.key], _result(future)
             finally:
                 client.cancel(futures)
@@ -41,15 +45,19 @@ class Dask:
 
 def _connect(address: str) -> distributed.Client:
     try:
-        return distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, distributed.TimeoutError):
-        raise InputError(f"--address: no Dask scheduler answers at {address} within {_CONNECT_S} s") from None
+        return distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError):
+        raise _no_answer(address) from None
+
+
+def _no_answer(address: str) -> InputError:
+    return InputError(f"--address: no Dask scheduler answers at {address}")
 
 
 def _wait_for_a_worker(client: distributed.Client, address: str) -> None:
     try:
         client.wait_for_workers(1, timeout=_WORKERS_S)
-    except distributed.TimeoutError:
+    except TimeoutError:
         raise InputError(f"--address: the Dask scheduler at {address} has had no worker for {_WORKERS_S} s") from None
 
 

@@ -1,13 +1,14 @@
-"""Tasks on processes of this machine."""
+"""Tasks on processes of this machine: joblib's, which are kept for the next call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import as_completed
 from typing import TypeVar
 
-import joblib
+from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
-from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.externals.loky.process_executor import BrokenProcessPool
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
@@ -24,38 +25,36 @@ class Processes:
 
     def each(self, function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> Generator[tuple[int, Outcome]]:
         """See Executor. Raises RuntimeError where processes die again and again."""
-        num_jobs = min(self.jobs or joblib.cpu_count(), len(tasks))
-        if num_jobs <= 1:
-            for place, task in enumerate(tasks):
-                yield place, function(task)
-            return
-        try:
+        num_jobs = min(self.jobs or cpu_count(), len(tasks))
+        if num_jobs > 1:
             yield from _each(function, tasks, num_jobs)
-        except BaseException:
-            get_reusable_executor().shutdown(wait=False, kill_workers=True)
-            raise
+            return
+        for place, task in enumerate(tasks):
+            yield place, function(task)
 
 
 def _each(
     function: Callable[[Task], Outcome], tasks: Sequence[Task], num_jobs: int
 ) -> Generator[tuple[int, Outcome]]:
-    left = dict(enumerate(tasks))
+    left = set(range(len(tasks)))
     num_deaths = 0
     while left:
-        parallel = joblib.Parallel(n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, backend="loky")
+        pool = get_reusable_executor(max_workers=num_jobs)
+        places = {pool.submit(function, tasks[place]): place for place in sorted(left)}
         try:
-            for place, outcome in parallel(joblib.delayed(_placed)(function, *item) for item in left.copy().items()):
-                del left[place]
+            for future in as_completed(list(places)):
+                place = places.pop(future)  # and with it the outcome, which may be large
+                outcome = future.result()
+                left.remove(place)
                 num_deaths = 0
                 yield place, outcome
-        except TerminatedWorkerError:
+        except BrokenProcessPool:
             num_deaths += 1
             if num_deaths == _MOST_DEATHS:
                 raise RuntimeError(
                     f"processes died {num_deaths} times in a row before any of {len(left)} tasks was done (out of "
                     "memory? try fewer --jobs)"
                 ) from None
-
-
-def _placed(function: Callable[[Task], Outcome], place: int, task: Task) -> tuple[int, Outcome]:
-    return place, function(task)
+        except BaseException:
+            pool.shutdown(wait=False, kill_workers=True)
+            raise

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import ray
 
 from simulator.errors import InputError
+from simulator.executors.reach import host_and_port, listens
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 
-_CONNECT_S = 5
 _MOST_RETRIES = 3
 
 
@@ -23,16 +22,22 @@ class Ray:
 
     def __init__(self, address: str | None) -> None:
         self.address = address
-        if address is not None:
-            _check_reachable(address)
+        if address is None:
+            return
+        found = host_and_port(address)
+        if found is None:
+            expected = "that of the Ray head, like host:6379 or ray://host:10001"
+            raise InputError(f"--address: got {address!r}, expected {expected}")
+        if not listens(*found):
+            raise InputError(f"--address: no Ray cluster answers at {address}")
 
     def each(self, function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> Generator[tuple[int, Outcome]]:
         """See Executor. Ray runs a task again whose worker died, three times at most."""
         ours = not ray.is_initialized()
         if ours:
             _start(self.address)
-        remote = ray.remote(max_retries=_MOST_RETRIES)(function)
-        places = {remote.remote(task): place for place, task in enumerate(tasks)}
+        remote: Any = ray.remote(max_retries=_MOST_RETRIES)(_call)
+        places: dict[Any, int] = {remote.remote(function, task): place for place, task in enumerate(tasks)}
         try:
             while places:
                 for done in ray.wait(list(places), num_returns=1)[0]:
@@ -44,26 +49,19 @@ class Ray:
                 ray.shutdown()
 
 
+def _call(function: Callable[[Task], Outcome], task: Task) -> Outcome:
+    return function(task)
+
+
 def _start(address: str | None) -> None:
     try:
         ray.init(
             address=address or "local", include_dashboard=None if address else False, log_to_driver=False,
-            configure_logging=True, logging_level=logging.ERROR,
+            logging_level=logging.ERROR,
         )  # fmt: skip
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = address or "this machine"
         raise InputError(f"--address: no Ray cluster can be used at {where} ({' '.join(str(error).split())})") from None
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself would try for a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        raise InputError(f"--address: got {address!r}, expected that of the Ray head, like host:6379 or ray://host:10001")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-    except (OSError, OverflowError):
-        raise InputError(f"--address: no Ray cluster answers at {address} within {_CONNECT_S} s") from None
 
 
 def _result(reference: Any) -> Any:
@@ -71,8 +69,10 @@ def _result(reference: Any) -> Any:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        if isinstance(cause, ModuleNotFoundError):
-            raise InputError(f"--executor ray: a worker lacks {cause.name}: install this kvcast there") from None
+        # Ray tells of a function that a worker cannot load by a text only.
+        if "No module named" in str(cause):
+            lacking = str(cause).partition("No module named ")[2].split("\n")[0]
+            raise InputError(f"--executor ray: a worker lacks {lacking}: install this kvcast there") from None
         raise cause from None
     except ray.exceptions.WorkerCrashedError:
         raise RuntimeError(f"Ray gave up on a task whose workers died {_MOST_RETRIES + 1} times") from None
