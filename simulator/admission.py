@@ -70,6 +70,11 @@ class Admission:
         """Whether the head of the queue is looked up in every step, found no blocks, and that counts."""
         return self._refused is not None and not self.dialect.statistics_at_admission
 
+    @property
+    def found_no_blocks(self) -> bool:
+        """Whether the last attempt ended at a request for which there were not enough free blocks."""
+        return self._refused is not None
+
     def repeat_lookups(self, num_steps: int) -> None:
         """Count the look-ups of a blocked head over ``num_steps`` steps that were not visited."""
         if num_steps <= 0 or self._refused is None:

@@ -11,7 +11,7 @@ from simulator.engine_args.unmeasured import unmeasured
 from simulator.errors import InputError
 from simulator.eviction import EvictionSpec
 from simulator.frontend import Frontend
-from simulator.instance import Instance
+from simulator.instance import Instance, Watcher
 from simulator.metrics import Metrics
 from simulator.noise import StepNoise, draw_step_noise
 from simulator.prefix import PRIVATE, Prefixes
@@ -43,10 +43,12 @@ def simulate(
     seed: int = 0,
     replication: int = 0,
     eviction: EvictionSpec | None = None,
+    watcher: Watcher | None = None,
 ) -> int:
     """Serve ``requests`` (in order of arrival, read as time goes on) until the last has ended; results are in
     ``metrics``. ``seed`` and ``replication`` name the streams of step noise, where the profile has any; ``eviction`` is
-    the policy of the block pools, if not vLLM's own. Returns how many requests arrived.
+    the policy of the block pools, if not vLLM's own; ``watcher`` is told what is decided. Returns how many requests
+    arrived.
     """
     step_time = profile.step_time(as_measured=not unmeasured(config, profile))
     noise = None
@@ -55,7 +57,7 @@ def simulate(
         noise = [draw_step_noise(deviation_s, seed, replication, number) for number in range(num_instances)]
     cluster = Cluster(
         config, step_time, routers, num_instances, metrics, noise=noise, kv_bytes_per_token=profile.kv_bytes_per_token,
-        eviction=eviction,
+        eviction=eviction, watcher=watcher,
     )  # fmt: skip
     cluster.run(requests)
     return cluster.num_arrived
@@ -66,6 +68,7 @@ class Cluster:
 
     Without ``advancing`` or ``grouping`` every step and every request is visited: the plain reference of law 7.
     ``noise`` is that of each instance's steps. ``eviction`` is the policy of the block pools, if not vLLM's own.
+    ``watcher`` is told what is decided.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Cluster:
         noise: Sequence[StepNoise] | None = None,
         kv_bytes_per_token: int = 0,
         eviction: EvictionSpec | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         routers = [routers] if isinstance(routers, Router) else routers
         self.config = config
@@ -108,6 +112,9 @@ class Cluster:
         ]
         if self.instances[0].scheduler.pool.ledger is not None:
             metrics.watch_residents()
+        self._watcher = watcher
+        for instance in self.instances:
+            instance.watcher = watcher
         fleet = Fleet(
             num_instances, config.block_size, config.num_gpu_blocks, config.max_num_batched_tokens, config.max_num_seqs,
             step_time, kv_bytes_per_token, self.prefixes,
@@ -214,6 +221,8 @@ class Cluster:
         """The request is on its way to an instance, with the time that transport takes and what is to be copied."""
         instance = self.instances[decision.instance]
         delay_s = self.step_time.overhead_s(request.num_prompt_tokens)
+        if self._watcher is not None:
+            self._watcher.sent(request, self.clock.now, delay_s)
         copied: list[int] = []
         if decision.copy is not None:
             delay_s += decision.copy.copy_s
@@ -248,6 +257,8 @@ class Cluster:
 
     def first_token(self, request: Request, now_s: float) -> None:
         """The router sees the first token pass."""
+        if self._watcher is not None:
+            self._watcher.first_token(request, now_s)
         self.frontend.first_token(request, now_s)
 
     def finished(self, request: Request, now_s: float) -> None:

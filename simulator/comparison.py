@@ -59,7 +59,7 @@ class Provenance:
     ``workload`` says what replications redraw. ``ignored_arguments`` are engine arguments that were accepted since they
     change nothing here. ``variants`` has an entry for each, where the scenario compares variants; ``same_requests``
     says whether one serves what the scenario's own workload sends. ``isolation``: what the tenants' salts cost in the
-    first replication, if they have any.
+    first replication, if they have any. ``base_dir`` is where paths in the scenario start, as it was named.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Provenance:
     workload: str
     ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[VariantProvenance, ...] = ()
+    base_dir: str = "."
     isolation: Isolation | None = None
 
 

@@ -24,6 +24,7 @@ from simulator.workload import open_workload
 
 if TYPE_CHECKING:
     from simulator.eviction import EvictionSpec
+    from simulator.instance import Watcher
     from simulator.profile import Profile
     from simulator.request import Request
     from simulator.scenario import Scenario, Setting
@@ -33,8 +34,16 @@ Outcome = TypeVar("Outcome")
 Progress = Callable[[], None]
 
 
-def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limit: int | None = None) -> RunResult:
-    """Simulate one policy in one replication (from 0); ``limit`` is the most requests a tenant sends.
+def run(
+    scenario: Scenario,
+    *,
+    router: RoutingSpec | str,
+    replication: int,
+    limit: int | None = None,
+    watcher: Watcher | None = None,
+) -> RunResult:
+    """Simulate one policy in one replication (from 0); ``limit`` is the most requests a tenant sends. A ``watcher`` is
+    told what is decided, and changes nothing.
 
     ``router`` is an entry of the scenario's ``routing`` or its label. Replications draw workload and router from
     streams named after their number; all policies see the same workload (common random numbers), and the same draws of
@@ -53,7 +62,7 @@ def run(scenario: Scenario, *, router: RoutingSpec | str, replication: int, limi
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     num_arrived = _simulate(
         config, scenario.device_profile, routers, workload, num_instances, metrics,
-        seed=scenario.seed, replication=replication, eviction=scenario.eviction,
+        seed=scenario.seed, replication=replication, eviction=scenario.eviction, watcher=watcher,
     )  # fmt: skip
     if metrics.num_requests != num_arrived:
         raise RuntimeError(f"{num_arrived} requests arrived and {metrics.num_requests} ended")
@@ -84,6 +93,7 @@ def describe(scenario: Scenario) -> Provenance:
         name=scenario.name,
         question=scenario.question,
         seed=scenario.seed,
+        base_dir=str(scenario.base_dir),
         scenario=scenario.model_dump(mode="json"),
         digest=scenario.digest,
         versions=versions(),
@@ -160,13 +170,13 @@ def run_setting(task: tuple[Setting, int]) -> RunResult:
 def _simulate(
     config: Any, profile: Profile, routers: Sequence[Router], requests: Iterable[Request], num_instances: int,
     metrics: Metrics,
-    *, seed: int, replication: int, eviction: EvictionSpec,
+    *, seed: int, replication: int, eviction: EvictionSpec, watcher: Watcher | None,
 ) -> int:  # fmt: skip
     from simulator.cluster import simulate
 
     return simulate(
         config, profile, routers, requests, num_instances, metrics, seed=seed, replication=replication,
-        eviction=eviction,
+        eviction=eviction, watcher=watcher,
     )  # fmt: skip
 
 

@@ -34,6 +34,14 @@ class Listener(Protocol):
     def asleep(self, instance: Instance) -> None: ...
 
 
+class Watcher(Protocol):
+    """Who looks on, where somebody does: told what is decided, without a say in it."""
+
+    def sent(self, request: Request, now_s: float, overhead_s: float) -> None: ...
+    def launched(self, instance: Instance, flight: Flight, now_s: float) -> None: ...
+    def first_token(self, request: Request, now_s: float) -> None: ...
+
+
 class Flight:
     """A plan on its way: the ``step``-th step of the stretch that began at ``anchor_s`` with the plan ``base``, when
     the instance had launched ``first`` steps. A plan without tokens takes no time: its ``step`` is 0.
@@ -83,6 +91,7 @@ class Instance:
         if self._tells_time:
             scheduler.stretch.scheduled_at = self._scheduled_at
         self.polled: PolledMetrics | None = None  # who polls the metrics, if anyone does
+        self.watcher: Watcher | None = None
         self.num_advances = 0
         self._flights: deque[Flight] = deque()
         self._last: Flight | None = None
@@ -192,6 +201,8 @@ class Instance:
                 if plan.admitted or plan.preempted:
                     self._note(plan, now_s)
                 self._launch(plan, now_s)
+                if self.watcher is not None:
+                    self.watcher.launched(self, flights[-1], now_s)
             if not flights:
                 self._num_steps = 0
                 return
