@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from simulator.isolation import Isolation
 from simulator.result import RunResult, Summary
-from simulator.statistics import LEVEL, THIS_TRACE_ONLY, Difference, Estimate, compare_all, t_interval
+from simulator.statistics import LEVEL, THIS_TRACE_ONLY, TOO_SHORT, Difference, Estimate, compare_all, t_interval
+from simulator.steady import SteadyState, judge
 
 
 class Shown(NamedTuple):
@@ -32,6 +34,9 @@ COMPARED = (
     Shown("output_tokens_per_s", "output throughput", "tokens/s", 1, False),
     Shown("hit_rate", "hit rate", "%", 100, False),
 )
+
+
+_GROWING = ("ttft_", "e2e_", "queue_")  # what an overload makes as long as the run
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,10 @@ class Provenance:
     where none was measured), ``indicative`` (why it is only that, or None) and whatever else the profile says.
     ``workload`` says what replications redraw. ``ignored_arguments`` are engine arguments that were accepted since they
     change nothing here. ``variants`` has an entry for each, where the scenario compares variants; ``same_requests``
-    says whether one serves what the scenario's own workload sends. ``isolation``: what the tenants' salts cost in the
-    first replication, if they have any. ``base_dir`` is where paths in the scenario start, as it was named.
+    says whether one serves what the scenario's own workload sends. ``base_dir`` is where paths in the scenario start,
+    as it was named. ``is_stationary``: all tenants' requests are drawn and come at one rate, so that there is a steady
+    state to estimate; ``warmup`` is the scenario's. ``isolation``: what the
+    tenants' salts cost in the first replication, if they have any.
     """
 
     name: str
@@ -73,6 +80,8 @@ class Provenance:
     ignored_arguments: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[VariantProvenance, ...] = ()
     base_dir: str = "."
+    is_stationary: bool = False
+    warmup: int | str = "auto"
     isolation: Isolation | None = None
 
 
@@ -114,11 +123,27 @@ class Comparison:
         return len(self.results) // len(self.policies)
 
     @cached_property
-    def summaries(self) -> dict[str, list[Summary]]:
-        """Headline numbers by policy, one entry a replication."""
-        found: dict[str, list[Summary]] = {policy: [] for policy in self.policies}
+    def steady_state(self) -> SteadyState:
+        """From when on runs count, and which policies have no steady state or were not watched for long enough."""
+        series: dict[str, list[np.ndarray]] = {policy: [] for policy in self.policies}
         for result in self.results:
-            found[result.policy].append(result.summary())
+            series[result.policy].append(result.first_token_series())
+        return judge(series, self.provenance.warmup, is_stationary=self.provenance.is_stationary)
+
+    @cached_property
+    def counted(self) -> list[RunResult]:
+        """The results without their warm-up: what every figure is of."""
+        return [result.after(self.steady_state.num_skipped) for result in self.results]
+
+    @cached_property
+    def summaries(self) -> dict[str, list[Summary]]:
+        """Headline numbers by policy, one entry a replication. Waits that grow as long as requests come are None."""
+        found: dict[str, list[Summary]] = {policy: [] for policy in self.policies}
+        for result in self.counted:
+            summary = result.summary()
+            if result.policy in self.steady_state.unstable:
+                summary |= {key: None for key in summary if key.startswith(_GROWING)}
+            found[result.policy].append(summary)
         return found
 
     def samples(self, policy: str, metric: str) -> list[float | None]:
@@ -128,7 +153,12 @@ class Comparison:
     def estimate(self, policy: str, metric: str) -> Estimate | None:
         """Mean over replications with its interval; None if some replication has no such value."""
         values = [value for value in self.samples(policy, metric) if value is not None]
-        return t_interval(values) if values and len(values) == self.num_replications else None
+        if not values or len(values) < self.num_replications:
+            return None
+        estimate = t_interval(values)
+        if policy in self.steady_state.too_short:
+            return replace(estimate, half_width=None, without=TOO_SHORT)
+        return estimate
 
     def table(self) -> pd.DataFrame:
         """Long table: policy, metric, mean, half_width (null without an interval), num_replications, scope."""
@@ -137,7 +167,9 @@ class Comparison:
             for metric in self.summaries[policy][0]:
                 found = self.estimate(policy, metric)
                 if found is not None:
-                    rows.append({"policy": policy, "metric": metric, **asdict(found), "scope": found.scope})
+                    row = asdict(found)
+                    del row["without"]
+                    rows.append({"policy": policy, "metric": metric, **row, "scope": found.scope})
         table = pd.DataFrame(rows)
         return table.astype({"half_width": "float64"})
 
@@ -230,7 +262,7 @@ class Comparison:
                 "evicted_blocks": result.evicted_blocks(),
                 "instances": result.by_instance(),
             }
-            for result, summary in zip(self.results, self._summaries_in_order(), strict=True)
+            for result, summary in zip(self.counted, self._summaries_in_order(), strict=True)
         ]
         differences = [asdict(pair) | {"significant": pair.significant} for pair in self.pairs()]
         table = self.table()
@@ -239,6 +271,12 @@ class Comparison:
             **asdict(self.provenance),
             "variants": [asdict(found) | {"labels": list(found.labels)} for found in self.provenance.variants],
             "policies": self.policies,
+            "steady_state": {
+                "num_skipped": self.steady_state.num_skipped,
+                "method": self.steady_state.method,
+                "unstable": sorted(self.steady_state.unstable),
+                "too_short": sorted(self.steady_state.too_short),
+            },
             "num_replications": self.num_replications,
             "confidence_level": LEVEL,
             "verdict": self.verdict(),

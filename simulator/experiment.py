@@ -100,10 +100,12 @@ def describe(scenario: Scenario) -> Provenance:
         profile=_describe_profile(scenario),
         workload=_resampling(scenario),
         ignored_arguments=scenario.engine.harmless,
-        variants=tuple(_describe_variant(scenario, name) for name in scenario.variants),
+        is_stationary=all(setting.scenario.workload.is_stationary for setting in scenario.settings),
+        warmup=scenario.warmup,
         isolation=price_of_isolation(
             scenario.workload, scenario.seed, scenario.base_dir, scenario.engine_config.block_size
         ),
+        variants=tuple(_describe_variant(scenario, name) for name in scenario.variants),
     )
 
 

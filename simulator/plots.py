@@ -80,7 +80,7 @@ def _cdf(comparison: Comparison, column: str, label: str) -> Figure | None:
     """Distribution functions by policy over a logarithmic time axis, 500 quantiles each."""
     fractions = np.linspace(0, 1, 501)
     times = {
-        policy: pd.concat([run.requests[column] for run in comparison.results if run.policy == policy]).dropna()
+        policy: pd.concat([run.requests[column] for run in comparison.counted if run.policy == policy]).dropna()
         for policy in comparison.policies
     }
     if not any(len(values) for values in times.values()):

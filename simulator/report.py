@@ -266,7 +266,7 @@ def _group_rows(comparison: Comparison, kind: str, columns: Sequence[Shown]) -> 
     if kind == "instance" and sum(num_instances.values()) > _MAX_INSTANCE_ROWS:
         return []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in comparison.results:
+    for run in comparison.counted:
         for found in run.by_tenant() if kind == "tenant" else run.by_instance():
             groups.setdefault((run.policy, str(found[kind])), []).append(found)
     rows = []

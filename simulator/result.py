@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
@@ -57,6 +58,8 @@ class RunResult:
 
     ``busy_s[instance][support]`` are busy seconds by where the step time came from (0 measured, 1 prior, 2 outside).
     Prefix counters are tokens at admission; those of re-admissions after a preemption are apart, as in vLLM.
+    ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up; what is recorded by instance and
+    step (busy time, KV use, inter-token times) is of the whole run, ``uncut_span_s`` long.
     """
 
     policy: str
@@ -113,6 +116,23 @@ class RunResult:
         last = self.requests["finish_s"].max()
         return _known(last - self.requests["arrival_s"].min())
 
+    def after(self, num_skipped: int) -> RunResult:
+        """The result without its first ``num_skipped`` requests in order of arrival."""
+        if not num_skipped:
+            return self
+        kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
+        requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
+        return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)
+
+    def first_token_series(self) -> np.ndarray:
+        """TTFT (seconds) in order of arrival, until the last session has begun: from then on load falls. Where a
+        request has none, that of the one before.
+        """
+        rows = self.requests.sort_values("arrival_s", kind="stable")
+        begins = rows["session"].isna() | ~rows.duplicated(["tenant", "session"])
+        rows = rows[: int(np.flatnonzero(begins)[-1]) + 1] if len(rows) else rows
+        return rows["ttft_s"].ffill().bfill().dropna().to_numpy(dtype=float)
+
     def summary(self) -> Summary:
         """Headline numbers of the run, flat; None where undefined.
 
@@ -125,7 +145,7 @@ class RunResult:
         found = _counts(self.requests) | _latencies(self.requests) | self._inter_token()
         found["span_s"] = self.span_s
         found |= _rates(finished, self.span_s)
-        found["hit_rate"] = _ratio(sum(self.prefix_hits), sum(self.prefix_queries))
+        found["hit_rate"] = self._hit_rate()
         found["preempted_hit_rate"] = _ratio(sum(self.preempted_hits), sum(self.preempted_queries))
         found["cached_share"] = _ratio(finished["num_cached_tokens"].sum(), finished["num_prompt_tokens"].sum())
         found |= self._kv_usage() | self._balance(finished)
@@ -148,6 +168,12 @@ class RunResult:
             rows.append({"tenant": name, **found, **self._goodput(mine, number), **shared})
         return rows
 
+    def _hit_rate(self) -> float | None:
+        if not self.num_skipped:
+            return _ratio(sum(self.prefix_hits), sum(self.prefix_queries))
+        admitted = self.requests[self.requests["first_scheduled_s"].notna()]
+        return _ratio(admitted["num_cached_tokens"].sum(), admitted["num_prompt_tokens"].sum())
+
     def _goodput(self, mine: pd.DataFrame, tenant: int) -> Summary:
         targets_s = self.targets_s[tenant] if self.targets_s else {}
         if not targets_s:
@@ -162,7 +188,7 @@ class RunResult:
         finished = self.requests.loc[self.requests["state"] == "finished", "instance"].value_counts()
         first_token = self.requests.groupby("instance")["ttft_s"]
         p50, p90 = first_token.quantile(0.5), first_token.quantile(0.9)
-        rows, span_s = [], self.span_s
+        rows, span_s = [], self.uncut_span_s or self.span_s
         for instance in range(self.num_instances):
             busy_s = sum(self.busy_s[instance])
             rows.append({
@@ -206,7 +232,8 @@ class RunResult:
         """KV use over time (an idle instance is empty, as in vLLM's gauge) and its peak, as shares of the pool."""
         line = self.timeline
         held = float((line["mean_used_blocks"] * line["width_s"]).sum())
-        capacity = None if self.span_s is None or not self.num_blocks else self.span_s * self.num_blocks
+        span_s = self.uncut_span_s or self.span_s
+        capacity = None if span_s is None or not self.num_blocks else span_s * self.num_blocks
         mean = _ratio(held, capacity and capacity * self.num_instances)
         return {"kv_usage_mean": mean, "kv_usage_max": _ratio(max(self.max_used_blocks), self.num_blocks)}
 
@@ -216,7 +243,7 @@ class RunResult:
         served = finished["instance"].value_counts()
         mean_busy, mean_served = sum(busy) / self.num_instances, len(finished) / self.num_instances
         return {
-            "busy_share": _ratio(mean_busy, self.span_s),
+            "busy_share": _ratio(mean_busy, self.uncut_span_s or self.span_s),
             "busy_max_over_mean": _ratio(max(busy), mean_busy),
             "requests_max_over_mean": _ratio(max(served, default=0), mean_served),
         }

@@ -21,6 +21,7 @@ import numpy as np
 PERCENTILES = (50, 90, 95, 99)
 LEVEL = 0.95
 THIS_TRACE_ONLY = "this trace only"
+TOO_SHORT = "runs too short for the load"
 
 
 def percentiles(values: Sequence[float], wanted: Sequence[float] = PERCENTILES) -> list[float] | None:
@@ -42,11 +43,17 @@ class Estimate:
     mean: float
     half_width: float | None
     num_replications: int
+    without: str = THIS_TRACE_ONLY
+
+    @property
+    def half_width_share(self) -> float:
+        """The half width as a share of the mean; 0 without a half width."""
+        return abs(self.half_width / self.mean) if self.half_width and self.mean else 0.0
 
     @property
     def scope(self) -> str:
-        """What the estimate speaks about: all replications of the workload, or this trace only."""
-        return THIS_TRACE_ONLY if self.half_width is None else "replications"
+        """What the estimate speaks about: all replications of the workload, or why it has no interval."""
+        return self.without if self.half_width is None else "replications"
 
 
 @dataclass(frozen=True)

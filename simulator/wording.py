@@ -114,12 +114,13 @@ def notes(comparison: Comparison) -> list[str]:
     """What a reader must know before trusting the table: settings behind short names, overload, pile-ups, refusals."""
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
+    found += steady_state_lines(comparison)
     for policy, name in comparison.names.items():
         runs = [run for run in comparison.results if run.policy == policy]
         shares = [_share_of_the_busiest(run) for run in runs]
         if runs[0].num_instances > 1 and shares and min(shares) == 1:
             found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
-        if all(_is_overloaded(run) for run in runs):
+        if policy not in comparison.steady_state.unstable and all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
     return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
 
@@ -135,6 +136,27 @@ def isolation_lines(comparison: Comparison) -> list[str]:
         f"{found.num_requests:,} requests, answered at once)."
     )
     return [said]
+
+
+def steady_state_lines(comparison: Comparison) -> list[str]:
+    """The warm-up that no figure counts, and of which policies the long run is not known."""
+    steady, lines = comparison.steady_state, []
+    if steady.num_skipped:
+        how = "found by MSER-5 over the replications" if steady.method == "MSER-5" else "as the scenario says"
+        lines.append(f"The first {steady.num_skipped:,} requests of every run are a warm-up, {how}, and count nowhere.")
+    if steady.unstable:
+        who = ", ".join(comparison.names[policy] for policy in comparison.policies if policy in steady.unstable)
+        lines.append(
+            f"Unstable at this rate: {who}. Waits grow as long as requests come, so that latencies would only say how "
+            "long the run was; they are left out."
+        )
+    if steady.too_short:
+        who = ", ".join(comparison.names[policy] for policy in comparison.policies if policy in steady.too_short)
+        lines.append(
+            f"Runs are too short for the load: {who}. Waits move more slowly than a twentieth of a run, so that an "
+            "interval would promise too much: means stand without one. Send more requests."
+        )
+    return lines
 
 
 def _hang_up_lines(comparison: Comparison) -> list[str]:

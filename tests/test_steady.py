@@ -18,11 +18,16 @@ from cluster_cases import config, request, step_time
 from scipy.optimize import brentq
 
 from simulator.cluster import Cluster
+from simulator.comparison import Comparison
+from simulator.errors import InputError
+from simulator.experiment import compare
 from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
+from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import grows, is_too_short, mser5
+from simulator.steady import SteadyState, grows, is_too_short, judge, mser5
 from simulator.streams import stream
+from simulator.wording import notes
 
 TOKEN_S = 0.001  # service time a prompt token
 NUM_REPLICATIONS = 20
@@ -128,9 +133,9 @@ def test_a_run_too_short_for_its_load_is_found():
 
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
     rng = stream(4, "overload")
-    for load, least, most in ((1.2, 1.0, 1.0), (0.9, 0.0, 0.02)):
-        found = np.mean([grows(waits(1, load, (10, 2_000), rng)) for _ in range(50)])
-        assert least <= found <= most, load
+    for rho, least, most in ((1.2, 1.0, 1.0), (0.9, 0.0, 0.02)):
+        found = np.mean([grows(waits(1, rho, (10, 2_000), rng)) for _ in range(50)])
+        assert least <= found <= most, rho
     assert not grows(waits(1, 1.2, (2, 2_000), rng)), "two replications cannot tell"
 
 
@@ -147,3 +152,66 @@ def test_mser5_cuts_a_start_that_is_not_like_the_rest_and_nothing_else():
 
 def test_never_more_than_half_is_cut():
     assert mser5(np.arange(1_000.0)) <= 500
+
+
+def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
+    """The longest of their own: here the second setting starts cold for 200 requests, the first does not."""
+    rng = stream(6, "judge")
+    warm = [rng.normal(10, 1, 3_000) for _ in range(5)]
+    cold = [row + np.where(np.arange(3_000) < 200, 9.0, 0.0) for row in warm]
+    found = judge({"warm": warm, "cold": cold})
+    assert found.method == "MSER-5"
+    assert 200 <= found.num_skipped == max(mser5(np.mean(rows, axis=0)) for rows in (warm, cold))
+    assert judge({"warm": warm, "cold": cold}, 17) == SteadyState(17, "given")
+    assert judge({"warm": warm, "cold": cold}, is_stationary=False) == SteadyState()
+    assert judge({"warm": warm[:1], "cold": cold[:1]}) == SteadyState(), "never per run"
+
+
+SCENARIO = """
+name: steady
+engine: {dialect: vllm-0.23, async_scheduling: false, max_model_len: 4096, max_num_seqs: 8}
+profile: qwen3-0.6b-ascend910-a3
+cluster: {instances: 1}
+workload:
+  tenants:
+    - name: chat
+      synthetic:
+        num_requests: 400
+        arrivals: {process: poisson, rate_per_s: RATE}
+        suffix_tokens: 500
+        output_tokens: 20
+routing: [random]
+replications: 4
+"""
+
+
+def compared(tmp_path, rate: str, **changes: Any) -> Comparison:
+    path = tmp_path / "steady.yaml"
+    path.write_text(SCENARIO.replace("RATE", rate))
+    return compare(load(path).with_changes({(key,): value for key, value in changes.items()}), jobs=1)
+
+
+def test_an_unstable_setting_has_no_latencies_and_is_named(tmp_path):
+    """Eight seats of about 0.7 s serve some 11 requests a second: at 100 a second waits grow to the end of the run."""
+    comparison = compared(tmp_path, "100")
+    assert comparison.steady_state.unstable == {"random"}
+    assert comparison.estimate("random", "ttft_p90_s") is None
+    assert comparison.estimate("random", "output_tokens_per_s").mean > 0
+    assert any(line.startswith("Unstable at this rate: random.") for line in notes(comparison))
+
+
+def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
+    comparison = compared(tmp_path, "2", warmup=150)
+    whole = compared(tmp_path, "2", warmup=0)
+    assert [len(result.requests) for result in comparison.counted] == [250] * 4
+    assert comparison.summaries["random"][0]["num_requests"] == 250
+    last = comparison.results[0].requests.sort_values("arrival_s")[150:]
+    assert comparison.summaries["random"][0]["ttft_mean_s"] == pytest.approx(last["ttft_s"].mean())
+    assert whole.summaries["random"][0]["num_requests"] == 400
+    assert any("first 150 requests" in line for line in notes(comparison))
+
+
+@pytest.mark.parametrize("wrong", ["soon", -1, 1.5])
+def test_a_bad_warm_up_is_one_clear_line(tmp_path, wrong):
+    with pytest.raises(InputError, match="warmup.*expected auto or a whole number of requests"):
+        compared(tmp_path, "2", warmup=wrong)

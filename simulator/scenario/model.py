@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -30,7 +31,7 @@ from simulator.profile import Profile, load_profile
 from simulator.routing import RoutingSpec, parse_routing
 from simulator.scenario import changes, problems, variants
 from simulator.scenario.variants import Setting
-from simulator.units import Count, PositiveCount
+from simulator.units import Count, PositiveCount, count
 from simulator.workload.acceptance import Acceptance
 from simulator.workload.spec import TenantSpec, WorkloadSpec
 
@@ -85,6 +86,20 @@ Eviction = Annotated[
 ]
 
 
+def _read_warmup(value: Any) -> int | str:
+    if value == "auto":
+        return "auto"
+    try:
+        return count(value)
+    except InputError:
+        raise InputError(f"got {value!r}, expected auto or a whole number of requests, 0 for none") from None
+
+
+Warmup = Annotated[
+    Literal["auto"] | int, BeforeValidator(_read_warmup, json_schema_input_type=Literal["auto"] | int)
+]
+
+
 class ClusterSpec(BaseModel):
     """The serving instances: equal engines behind one router."""
 
@@ -116,6 +131,11 @@ class Scenario(BaseModel):
         description="in which order blocks that nobody holds lose their content",
     )
     replications: PositiveCount = 1
+    warmup: Warmup = Field(
+        default="auto",
+        description="how many of the first requests count nowhere: a whole number, or auto (by MSER-5, where several "
+        "replications of drawn arrivals at one rate have a steady state)",
+    )
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="a mapping of names to keys that differ, to compare in place of the policies"
     )

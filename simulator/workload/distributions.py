@@ -113,6 +113,11 @@ class ArrivalSpec(Spec):
     size: PositiveCount | None = None
     every: PositiveSeconds | None = None
 
+    @property
+    def is_stationary(self) -> bool:
+        """Whether the rate is the same at all times, so that a long run has a steady state."""
+        return self.process not in ("profile", "batch")
+
     @model_validator(mode="after")
     def _keys_fit_the_process(self) -> Self:
         needed = _ARRIVAL_KEYS[self.process]

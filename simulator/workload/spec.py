@@ -187,6 +187,12 @@ class TenantSpec(Spec):
     targets: TargetsSpec | None = None
 
     @property
+    def is_stationary(self) -> bool:
+        """Whether its requests come at one rate, drawn anew in each replication: it has a steady state to speak of."""
+        drawn = self.synthetic or self.conversations or self.tree
+        return drawn is not None and (drawn.arrivals is None or drawn.arrivals.is_stationary)
+
+    @property
     def hangs_up(self) -> bool:
         """Whether its clients end requests themselves."""
         return self.timeout is not None or self.abandons is not None
@@ -210,6 +216,11 @@ class WorkloadSpec(Spec):
     """The tenants of a cluster. Names are unique, since a tenant's random streams are named after it."""
 
     tenants: tuple[TenantSpec, ...] = Field(min_length=1)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether all tenants are."""
+        return all(tenant.is_stationary for tenant in self.tenants)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
