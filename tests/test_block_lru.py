@@ -1,4 +1,4 @@
-"""The other two of routers' own indexes, against models that keep lists: hashes by LRU, and a trie that never evicts."""
+"""The other two of routers' own indexes, against models that keep lists: an LRU of hashes, a trie that never evicts."""
 
 from __future__ import annotations
 
