@@ -59,7 +59,7 @@ def sweep(
     from simulator.sweep import report
     from simulator.sweep.design import grid, hypercube
     from simulator.sweep.findings import read_metric
-    from simulator.sweep.run import run
+    from simulator.sweep.runs import run
 
     judged_by = read_metric(metric)
     design = grid(described, axes) if samples is None else hypercube(described, axes, samples)

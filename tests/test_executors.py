@@ -8,16 +8,19 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator import cli, experiment
+from simulator import cli, experiment, sweep
 from simulator.errors import InputError
 from simulator.executors import EXECUTORS, Executor, Processes, make_executor
 from simulator.scenario import parse
 from tests.test_variants import TEXT
+
+SIMULATE = sweep.runs.simulate
 
 
 def square(task: int) -> int:
@@ -128,6 +131,31 @@ def test_a_comparison_is_the_same_to_the_byte_wherever_it_was_run(executor: Exec
     for one, other in zip(here.results, there.results, strict=True):
         assert one.requests.equals(other.requests)
         assert one.timeline.equals(other.timeline)
+
+
+def simulate_but_die_once(folder: str, task: Any) -> Any:
+    """A run of a sweep; the first one of replication 1 kills its process instead."""
+    if task[1] == 1:
+        try:
+            (Path(folder) / "died").touch(exist_ok=False)
+        except FileExistsError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return SIMULATE(task)
+
+
+def test_a_sweep_in_which_a_worker_is_killed_writes_the_same_bytes(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = parse(TEXT).changed(replications=3)
+    design = sweep.grid(scenario, [sweep.read_axis("cluster.instances=1,2,3")])
+    sweep.run(scenario, design, tmp_path / "alone", Processes(1))
+    monkeypatch.setattr(sweep.runs, "simulate", partial(simulate_but_die_once, str(tmp_path)))
+    sweep.run(scenario, design, tmp_path / "there", executor)
+    assert (tmp_path / "died").exists()
+    alone, there = ((tmp_path / name / "sweep.parquet").read_bytes() for name in ("alone", "there"))
+    assert alone == there
 
 
 # Bad input

@@ -1,13 +1,13 @@
 """A scenario over a range of settings: which are best, and which of the varied keys matters most.
 
 Reading order: ``axes`` (what is varied), ``design`` (which settings are run), ``results_file`` (rows that outlive a
-kill), ``run`` (only what is missing is computed), ``findings`` and ``effects`` (what the rows say), ``figures`` and
+kill), ``runs`` (only what is missing is computed), ``findings`` and ``effects`` (what the rows say), ``figures`` and
 ``report``.
 """
 
 from simulator.sweep.axes import Axis, read_axis
 from simulator.sweep.design import Design, grid, hypercube
 from simulator.sweep.findings import Findings
-from simulator.sweep.run import run
+from simulator.sweep.runs import run
 
 __all__ = ["Axis", "Design", "Findings", "grid", "hypercube", "read_axis", "run"]

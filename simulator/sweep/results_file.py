@@ -99,8 +99,9 @@ class ResultsFile:
         last = len(self._order)
         keys = sorted(self.rows, key=lambda key: (self._order.get(key, last), key))
         table = pd.DataFrame([self.rows[key] for key in keys])
-        mixed = table.select_dtypes("object").columns  # numbers beside text
-        table[mixed] = table[mixed].astype(str)
+        for name in table.columns:
+            if not pd.api.types.is_numeric_dtype(table[name]):
+                table[name] = table[name].astype(str)  # some values may be numbers beside text
         found = pa.Table.from_pandas(table, preserve_index=False)
         return found.replace_schema_metadata({**(found.schema.metadata or {}), _META: _canonical(self.identity)})
 
