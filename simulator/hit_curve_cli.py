@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.trace_options import READING, Quantity, opened_trace
 
 if TYPE_CHECKING:
+    from simulator.eviction import EvictionSpec
     from simulator.hit_curve.source import Source
     from simulator.hit_curve.study import Pool
 
@@ -41,7 +42,7 @@ _COUNTS = _Counts()
 @click.option("--at", "capacities", type=_COUNTS, default=(), metavar="BLOCKS,...",
               help="Sizes of the cache [1, 2, 5, 10, ... until all fits].")  # fmt: skip
 @click.option("--policy", "policies", multiple=True, metavar="NAME[:KEY=VALUE,...]",
-              help="An eviction policy to replay beside LRU and Belady's bound (repeatable).")  # fmt: skip
+              help="An eviction policy (kvcast evictions) to replay beside LRU and Belady's bound (repeatable).")  # fmt: skip
 @click.option("--profile", help="Mark the pool that this profile's device holds, in blocks of its engine.")
 @click.option("--pool", "num_blocks", type=_COUNT, help="Mark a pool of so many blocks an instance, as it is.")
 @click.option("--instances", type=_COUNTS, default=(), metavar="N,...",
@@ -69,7 +70,7 @@ def hit_curve(
 
     Load is the uncached blocks assigned so far.
     """
-    from simulator.hit_curve.policies import parse_policies
+    from simulator.hit_curve.policies import parse_policies, with_bound
     from simulator.hit_curve.static_routing import parse_rules
     from simulator.hit_curve.study import study
 
@@ -78,12 +79,12 @@ def hit_curve(
         from simulator.report import check_writable
 
         check_writable(output)
-    requests, pool, own = _opened(source, **given)
-    if pool is None and (rules or instances):
+    opened = _opened(source, **given)
+    if opened.pool is None and (rules or instances):
         raise InputError(f"--{'router' if rules else 'instances'}: how large is a pool? expected --pool or --profile")
     found = study(
-        requests, capacities=capacities, policies=specs, rules=rules, pool=pool,
-        instances=instances or own or (_INSTANCES if rules else (1,)),
+        opened.source, capacities=capacities, policies=with_bound((*opened.policies, *specs)), rules=rules,
+        instances=instances or opened.instances or (_INSTANCES if rules else (1,)), pool=opened.pool,
     )  # fmt: skip
     if as_json:
         from simulator.hit_curve.files import as_text
@@ -103,8 +104,16 @@ def hit_curve(
             click.echo(f"Figure: {output / 'hit_curve.svg'}")
 
 
-def _opened(path: Path, **given: Any) -> tuple[Source, Pool | None, tuple[int, ...]]:
-    """The requests, what an instance holds, and how many instances there are."""
+class _Opened(NamedTuple):
+    """The requests, what an instance holds, how many instances there are, and what they evict by."""
+
+    source: Source
+    pool: Pool | None
+    instances: tuple[int, ...] = ()
+    policies: tuple[EvictionSpec, ...] = ()
+
+
+def _opened(path: Path, **given: Any) -> _Opened:
     if path.suffix in (".yaml", ".yml"):
         for name, value in given.items():
             if value:
@@ -114,7 +123,8 @@ def _opened(path: Path, **given: Any) -> tuple[Source, Pool | None, tuple[int, .
     return _of_trace(path, **given)
 
 
-def _of_scenario(path: Path) -> tuple[Source, Pool, tuple[int, ...]]:
+def _of_scenario(path: Path) -> _Opened:
+    from simulator.eviction import VLLM
     from simulator.hit_curve.asked import Counting
     from simulator.hit_curve.source import of_scenario
     from simulator.hit_curve.study import Pool
@@ -129,13 +139,15 @@ def _of_scenario(path: Path) -> tuple[Source, Pool, tuple[int, ...]]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     # vLLM's null block never holds anything.
-    return requests, Pool(config.num_gpu_blocks - 1, "the scenario"), (scenario.cluster.instances,)
+    pool = Pool(config.num_gpu_blocks - 1, "the scenario")
+    policies = () if scenario.eviction.policy in (VLLM, "lru") else (scenario.eviction,)
+    return _Opened(requests, pool, (scenario.cluster.instances,), policies)
 
 
 def _of_trace(
     path: Path, block_size: int | None, profile: str | None, num_blocks: int | None, as_file: bool,
     format_: str | None, options: Sequence[str], strict: bool,
-) -> tuple[Source, Pool | None, tuple[int, ...]]:  # fmt: skip
+) -> _Opened:  # fmt: skip
     from simulator.hit_curve.source import counting_of, of_trace
     from simulator.hit_curve.study import Pool
     from simulator.profile import load_profile
@@ -152,4 +164,4 @@ def _of_trace(
         if fitting < 1:
             raise InputError(f"--profile {device.name}: no block of {counting.block_size} tokens fits but the null one")
         pool = Pool(fitting, f"profile {device.name}")
-    return of_trace(trace, path, counting), pool, ()
+    return _Opened(of_trace(trace, path, counting), pool)

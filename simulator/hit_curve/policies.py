@@ -14,8 +14,8 @@ BOUND = parse_eviction("belady")
 
 
 def parse_policies(given: Sequence[str]) -> tuple[EvictionSpec, ...]:
-    """``lfu`` or ``lfu:counts=lost,...``, each once, and the bound after them. Raises InputError, one line."""
-    found: dict[str, EvictionSpec] = {}
+    """``lfu`` or ``lfu:counts=lost,...``. Raises InputError, one line."""
+    found: list[EvictionSpec] = []
     for text in given:
         name, _, rest = text.partition(":")
         if name in ("lru", VLLM):
@@ -28,9 +28,14 @@ def parse_policies(given: Sequence[str]) -> tuple[EvictionSpec, ...]:
             if not equals:
                 raise InputError(f"--policy {name}: got {part!r}, expected PARAMETER=VALUE")
             entry[key] = value
-        spec = parse_eviction(entry)
-        found[spec.label] = spec
-    return tuple({**found, BOUND.label: BOUND}.values())
+        found.append(parse_eviction(entry))
+    return tuple(found)
+
+
+def with_bound(specs: Sequence[EvictionSpec]) -> tuple[EvictionSpec, ...]:
+    """Each once, and the bound after them."""
+    found = {spec.label: spec for spec in specs if spec != BOUND}
+    return (*found.values(), BOUND)
 
 
 def check_sessions(specs: Sequence[EvictionSpec], sample: Sample) -> None:

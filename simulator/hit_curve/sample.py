@@ -23,6 +23,7 @@ from simulator.prefix import Prefixes
 # Parts of prompts that more than this share of the requests have are in every sample, and of no branch.
 _COMMON = (0.5, 0.05)
 _TOO_MANY = 2  # times as many requests as wanted: a branch that is large
+_PREFER_SPACE = 4  # times as large an error: what a policy has learned in the whole time is not in the first requests
 _FINE = 16  # blocks of a request, on average: so many tell prompts apart
 
 
@@ -96,7 +97,8 @@ def sample(source: Source, whole: Lru, most_blocks: int, capacities: Sequence[in
     ]  # fmt: skip
 
     def worst(found: Sample) -> float:
-        return max(abs(found.lru_error(whole, capacity)) for capacity in capacities)
+        error = max(abs(found.lru_error(whole, capacity)) for capacity in capacities)
+        return error if found.shrunk > 1 else _PREFER_SPACE * error
 
     return min(samples, key=worst, default=None)
 

@@ -111,6 +111,8 @@ def of_scenario(scenario: Scenario, counting: Counting) -> Source:
                 reads=not request.skip_reading_prefix_cache, session=request.session, tenant=request.tenant,
                 priority=request.priority, arrival_s=request.arrival_s,
             )  # fmt: skip
+        if scenario.variants:
+            source.notes.append("the scenario as it is, none of its variants")
         if scenario.replications > 1:
             source.notes.append(f"the first of {scenario.replications} replications")
         if not workload.open_loop:

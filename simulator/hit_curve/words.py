@@ -64,5 +64,6 @@ def _caveats(found: Study) -> Iterator[str]:
         coarse = "" if sample.coarse == 1 else f" in blocks of {sample.lru.counting.block_size:,} tokens"
         yield (
             f"Policies but LRU were replayed on {sample.words} ({len(sample.requests):,}){coarse} and set in relation "
-            f"to LRU, for which that is off by {100 * found.largest_lru_error:.1f} points at most."
+            f"to LRU, for which that is off by {100 * found.largest_lru_error:.1f} points at most; others may be off "
+            "by more."
         )
