@@ -9,6 +9,7 @@ the bit.
 from __future__ import annotations
 
 from collections import deque
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Protocol
 
 from simulator.clock import Alarm, Clock
@@ -132,9 +133,9 @@ class Instance:
 
     def metrics_at(self, time_s: float) -> tuple[int, int, float]:
         """What the engine exports at ``time_s``: its queues as the last decision left them, and the share of its blocks
-        in use.
+        in use. A step that ends at this very moment comes after.
         """
-        self.settle(time_s)
+        self.settle(nextafter(time_s, -inf))
         pool = self.scheduler.pool
         num_blocks = pool.num_blocks - 1
         return self._num_waiting, self._num_running, (num_blocks - pool.num_free) / num_blocks
