@@ -42,7 +42,7 @@ _COUNTS = _Counts()
 @click.option("--at", "capacities", type=_COUNTS, default=(), metavar="BLOCKS,...",
               help="Sizes of the cache [1, 2, 5, 10, ... until all fits].")  # fmt: skip
 @click.option("--policy", "policies", multiple=True, metavar="NAME[:KEY=VALUE,...]",
-              help="An eviction policy (kvcast evictions) to replay beside LRU and Belady's bound (repeatable).")  # fmt: skip
+              help="A policy of kvcast evictions, beside LRU and Belady's bound (repeatable).")  # fmt: skip
 @click.option("--profile", help="Mark the pool that this profile's device holds, in blocks of its engine.")
 @click.option("--pool", "num_blocks", type=_COUNT, help="Mark a pool of so many blocks an instance, as it is.")
 @click.option("--instances", type=_COUNTS, default=(), metavar="N,...",
