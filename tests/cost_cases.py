@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.cluster import Cluster
 from simulator.engine_args import EngineConfig
+from simulator.eviction import EvictionSpec, parse_eviction
 from simulator.metrics import Metrics
 from simulator.profile import Profile, load_profile
 from simulator.routing import make_router, parse_routing
@@ -49,7 +50,9 @@ class Prepared:
         self.cluster.run(self.workload)
 
 
-def prepare(name: str, num_requests: int, *, output_tokens: int = OUTPUT_TOKENS, advancing: bool = True) -> Prepared:
+def prepare(
+    name: str, num_requests: int, *, output_tokens: int = OUTPUT_TOKENS, advancing: bool = True, eviction: Any = "vllm"
+) -> Prepared:
     """Case ``name`` with so many requests (at most the trace's, for ``d``)."""
     case = CASES[name]
     if name == "d":
@@ -63,13 +66,18 @@ def prepare(name: str, num_requests: int, *, output_tokens: int = OUTPUT_TOKENS,
         profile, config = load_profile("linear-8ms-50us"), _config()
         source = {"synthetic": _synthetic(case, num_requests, output_tokens)}
     spec = WorkloadSpec.model_validate({"tenants": [{"name": "tenant", **source}]})
-    return _assemble(case, config, profile, open_workload(spec, seed=0, replication=0), advancing)
+    workload = open_workload(spec, seed=0, replication=0)
+    return _assemble(case, config, profile, workload, advancing, parse_eviction(eviction))
 
 
-def _assemble(case: Case, config: EngineConfig, profile: Profile, workload: Workload, advancing: bool) -> Prepared:
+def _assemble(
+    case: Case, config: EngineConfig, profile: Profile, workload: Workload, advancing: bool, eviction: EvictionSpec
+) -> Prepared:
     metrics = Metrics(case.instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     router = make_router(parse_routing(case.policy), case.instances, random.Random(0))
-    cluster = Cluster(config, profile.step_time(), router, case.instances, metrics, advancing=advancing)
+    cluster = Cluster(
+        config, profile.step_time(), router, case.instances, metrics, advancing=advancing, eviction=eviction
+    )
     return Prepared(cluster, workload, metrics)
 
 
