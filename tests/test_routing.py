@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import pickle
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from routing_cases import BLOCK_SIZE, VARIANTS, conversations, drive, prompt_of, request, router_and_view, send
 
+from simulator import routing
 from simulator.errors import InputError
 from simulator.request import Request
 from simulator.routing import PRESETS, ROUTERS, RoutingSpec, parse_routing
@@ -175,6 +178,23 @@ def test_no_policy_sees_the_true_answer_length(entry):
     assert chosen == drive(*router_and_view(entry, 4), conversations())
 
 
+ENGINE = ("block_pool", "cluster", "frontend", "instance", "kv_cache", "scheduler")
+
+
+@pytest.mark.parametrize("path", sorted(Path(routing.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_no_routing_module_names_the_engine_or_a_secret(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            assert not {f"simulator.{name}" for name in ENGINE} & set(names)
+            assert "simpy" not in names
+        if isinstance(node, ast.Attribute):
+            # A ledger's entry has an instance too.
+            assert node.attr == "instance" or node.attr not in Sealed.SECRETS, f"line {node.lineno} reads {node.attr}"
+        if isinstance(node, ast.Constant):
+            assert node.value not in Sealed.SECRETS
+
+
 @pytest.mark.parametrize("entry", VARIANTS, ids=str)
 def test_same_seed_same_choices_and_choosing_changes_no_view(entry):
     router, view = router_and_view(entry, 4)
@@ -264,6 +284,13 @@ def test_routers_declare_what_the_cluster_feeds_them():
         ({"policy": "dynamo", "use_kv_events": "maybe"}, "routing dynamo: use_kv_events: got 'maybe', input should"),
         ({"policy": "dynamo", "router_ttl_secs": 60}, "routing dynamo: router_ttl_secs has a meaning"),
         ({"policy": "dynamo", "use_kv_events": False, "event_delay": 0.1}, "routing dynamo: event_delay has a meaning"),
+        ({"policy": "dynamo", "use_kv_events": False, "router_predicted_ttl_secs": 5}, "routing dynamo: router_pred"),
+        ({"policy": "dynamo", "router_queue_policy": "lcfs"}, "routing dynamo: router_queue_policy has a meaning wi"),
+        ({"policy": "dynamo", "router_queue_threshold": 0}, "routing dynamo: router_queue_threshold: got 0, expecte"),
+        ({"policy": "dynamo", "zero_floor": True}, "routing dynamo: zero_floor has a meaning with overlap_score_cre"),
+        ({"policy": "conductor", "transfer_bandwidth": "5 m/s"}, "routing conductor: transfer_bandwidth: got '5 m/s"),
+        ({"policy": "trtllm_adp", "fair_share_multiplier": 0.5}, "routing trtllm_adp: fair_share_multiplier: got 0."),
+        ({"policy": "vllm-dp", "dialect": "vllm-0.9"}, "routing vllm-dp: dialect: got 'vllm-0.9', input should be"),
         ({"policy": "longest_prefix", "event_delay": 0.1}, "routing longest_prefix: event_delay has a meaning"),
         ({"policy": "longest_prefix", "index": "oracle"}, "routing longest_prefix: index: got 'oracle', input should"),
         ({"policy": "aibrix-prefix", "event_delay": 1}, "routing aibrix-prefix: event_delay has a meaning with use_kv"),
