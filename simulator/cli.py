@@ -30,6 +30,7 @@ _INTERRUPTED = 130
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
+    "explain": ("simulator.explain_cli", "explain", "Where the time to first token of a run goes, and for whom others wait."),
     "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "sweep": ("simulator.sweep_cli", "sweep", "Run a scenario over a range of settings and say which matter."),

@@ -25,8 +25,8 @@ class Chunks:
         self._counts.extend((request_id, num_tokens, num_step_tokens, num_decodes))
 
     def between(self, since_s: float, until_s: float) -> pd.DataFrame:
-        """The chunks that a span of time touches: ``request_id``, ``num_tokens``, ``num_decodes``, ``inside_s``
-        (seconds of the step within the span) and ``its_s`` (its part of those, by tokens).
+        """The chunks that a span of time touches: ``request_id``, ``start_s`` of the step, ``num_decodes`` in it, and
+        ``its_s`` (the chunk's share, by tokens, of the step's seconds within the span).
         """
         import numpy as np
         import pandas as pd
@@ -36,7 +36,7 @@ class Chunks:
         counts = np.array(self._counts).reshape(-1, 4)[touched]
         inside_s = np.minimum(times[touched, 1], until_s) - np.maximum(times[touched, 0], since_s)
         return pd.DataFrame({
-            "request_id": counts[:, 0], "num_tokens": counts[:, 1], "num_decodes": counts[:, 3], "inside_s": inside_s,
+            "request_id": counts[:, 0], "start_s": times[touched, 0], "num_decodes": counts[:, 3],
             "its_s": inside_s * counts[:, 1] / counts[:, 2],
         })  # fmt: skip
 

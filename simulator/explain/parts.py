@@ -26,7 +26,7 @@ PARTS: tuple[Part, ...] = (
     Part("queue_adapter_s", "queue: adapter", "queued, passed over since no place was left for its adapter"),
     Part("own_s", "own prefill", "what its own chunks take when each is alone in its step"),
     Part("shared_s", "sharing", "the rest of the steps that computed its chunks: decodes and chunks beside them"),
-    Part("others_s", "behind others", "running, while a step computed no token of it"),
+    Part("others_s", "behind others", "running, while the step in progress computed no token of it"),
     Part("preempted_s", "preempted", "from a preemption until it has computed, or found, again what it had"),
 )
 """In the order of a request's way. Queued means from the engine's reception to the first schedule, as vLLM's queue
