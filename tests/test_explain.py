@@ -141,7 +141,7 @@ def test_a_story_names_the_prompt_in_front_and_what_it_took() -> None:
     assert second.queue_step_s == pytest.approx(in_front_s)
     text = Story(found).of(second)
     assert text.startswith("Request 1 of second (10 prompt tokens, 0 cached) came at 0.01 s and had its first token ")
-    assert f"It queued {duration(queue_s)} " in text
+    assert f"It queued {duration(queue_s)}: " in text
     assert "for one of the 1 places (max_num_seqs)" in text
     assert f"computed the prompt of request 0 of first (4,000 tokens, {duration(in_front_s)})." in text
 
