@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pydantic import ValidationError
-
 from simulator.errors import InputError, nearest
 from simulator.eviction.belady import Belady
 from simulator.eviction.frequency import LengthAware, Lfu, Slru
@@ -25,6 +23,7 @@ from simulator.eviction.recency import Fifo, Lru
 from simulator.eviction.s3fifo import S3Fifo
 from simulator.eviction.ttl import Ttl
 from simulator.eviction.workload_aware import WorkloadAware
+from simulator.parameters import label, read_params
 
 __all__ = ["POLICIES", "VLLM", "EvictionSpec", "Params", "Policy", "User", "make_policy", "parse_eviction"]
 
@@ -65,37 +64,10 @@ def parse_eviction(entry: object) -> EvictionSpec:
     if policy != VLLM and policy not in POLICIES:
         raise InputError(f"eviction: unknown policy {policy!r}{nearest(policy, [VLLM, *POLICIES])}")
     values = {str(key): value for key, value in entry.items() if key != "policy"}
-    params = _read_params(policy, POLICIES[policy].Params if policy != VLLM else Params, values)
-    return EvictionSpec(policy, params, _label(policy, params))
+    params = read_params("eviction", policy, POLICIES[policy].Params if policy != VLLM else Params, values)
+    return EvictionSpec(policy, params, label(policy, params))
 
 
 def make_policy(spec: EvictionSpec, num_blocks: int, tenants: Sequence[str] = ("",)) -> Policy:
     """A fresh policy for one cache of ``num_blocks`` blocks. Raises KeyError for ``vllm``, which has no class."""
     return POLICIES[spec.policy](spec.params, num_blocks, tenants)
-
-
-def _read_params(policy: str, model: type[Params], values: Mapping[str, object]) -> Params:
-    for key in values:
-        if key not in model.model_fields:
-            hint = nearest(key, model.model_fields) if model.model_fields else " (it has none)"
-            raise InputError(f"eviction {policy}: {key}: unknown parameter{hint}")
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        if first["type"] == "missing":
-            message = f"missing, expected {model.model_fields[where].description}"
-        elif not message.startswith("got ") and where:
-            message = f"got {first['input']!r}, {message[:1].lower()}{message[1:]}"
-        raise InputError(f"eviction {policy}: {where + ': ' if where else ''}{message}") from None
-
-
-def _label(policy: str, params: Params) -> str:
-    changed = [
-        f"{name}={value if isinstance(value, str) else repr(value)}"
-        for name, value in params
-        if value != type(params).model_fields[name].default
-    ]
-    return f"{policy}({', '.join(changed)})" if changed else policy

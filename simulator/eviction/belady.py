@@ -21,7 +21,7 @@ class Belady(Policy):
     """
 
     summary = "the block whose next use is furthest away: the bound, for replays of traces only"
-    source = "Belady (1966), prefix-consistent with ties deepest first: policies.md 4.1"
+    source = "Belady (1966); prefix-consistent, as ties go the deepest first"
     needs_future = True
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:

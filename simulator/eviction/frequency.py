@@ -64,7 +64,7 @@ class Lfu(Counting):
     """
 
     summary = "the block used least often, of equals the one idle for longest"
-    source = "SGLang RadixAttention lfu; policies.md 4.1 convention A"
+    source = "SGLang RadixAttention lfu"
     Params = LfuParams
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:
@@ -99,7 +99,7 @@ class Slru(Counting):
     """Blocks used once before those used again; in both segments the one idle for longest first."""
 
     summary = "blocks never used again first, then by how long they are idle"
-    source = "SGLang RadixAttention slru (hit count >= 2); policies.md 4.1 convention A"
+    source = "SGLang RadixAttention slru (hit count >= 2)"
 
     def rank(self, count: int, place: int) -> bool:  # noqa: ARG002
         return count >= 2
@@ -109,7 +109,7 @@ class LengthAware(Counting):
     """Mooncake's LengthAwareCache: as LFU, but of equal counts the block further back in its prompt first."""
 
     summary = "the block used least often, of equals the one deepest in its prompt"
-    source = "Mooncake arXiv:2407.00079 LengthAwareCache; policies.md 4.1 convention A"
+    source = "Mooncake, arXiv 2407.00079: LengthAwareCache"
 
     def rank(self, count: int, place: int) -> tuple[int, int]:
         return count, -place

@@ -13,12 +13,12 @@ from simulator.eviction.policy import Policy, User
 class Lru(Policy):
     """The block that has been idle longest: plain LRU by use.
 
-    vLLM's own order is this one for blocks given back together; it differs where a block without content or a
-    duplicate is involved.
+    Blocks given back together go the deepest first. This is what vLLM does since 0.32; in 0.23 blocks without content
+    wait for their turn too.
     """
 
     summary = "the block idle for longest"
-    source = "SGLang RadixAttention lru; policies.md 4.1 convention A"
+    source = "vLLM 0.32 FreeKVCacheBlockQueue; SGLang RadixAttention lru"
     keeps_prefixes = True
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:
@@ -43,7 +43,7 @@ class Fifo(Policy):
     """The block inserted first, however often it was used since; blocks given back together: the deepest first."""
 
     summary = "the block inserted first, used since or not"
-    source = "SGLang RadixAttention fifo; policies.md 4.1 convention A"
+    source = "SGLang RadixAttention fifo"
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:
         super().__init__(params, num_blocks, tenants)

@@ -27,7 +27,7 @@ class Ttl(Policy):
     """
 
     summary = "least recently used, but blocks of a session are spared for a time"
-    source = "Continuum (KV cache time-to-live for agents; policies.md 2.5), with one constant in place of one a tool"
+    source = "Continuum: KV cache time-to-live for agents; here with one constant in place of one a tool"
     Params = TtlParams
     needs_clock = True
     needs_sessions = True

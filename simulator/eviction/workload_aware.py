@@ -43,7 +43,7 @@ class WorkloadAware(Policy):
     """
 
     summary = "the block least likely to be used again soon, learned by tenant and turn"
-    source = "KVCache in the Wild (Qwen-Bailian, USENIX ATC 2025), section 5; policies.md 2.5"
+    source = "KVCache in the Wild (Qwen-Bailian, USENIX ATC 2025)"
     needs_clock = True
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from simulator.errors import InputError, nearest
+from simulator.parameters import label, read_params
 from simulator.routing.affinity import LlmdAffinity
 from simulator.routing.conductor import Conductor
 from simulator.routing.decision import Decision, Hold, Refuse, Send
@@ -25,7 +26,7 @@ from simulator.routing.preble import Preble
 from simulator.routing.prefix import KvAware, LoadAware, LongestPrefix, PrefixAware
 from simulator.routing.presets import PRESETS, Preset
 from simulator.routing.ring import ConsistentHash, KubeaiPrefixHash, PrefixHash
-from simulator.routing.router import Params, Router, read_params
+from simulator.routing.router import Params, Router
 from simulator.routing.scores import WeightedScores
 from simulator.routing.trtllm import TrtLlmAdp
 from simulator.routing.view import View
@@ -93,9 +94,10 @@ def parse_routing(entry: str | Mapping[str, object]) -> RoutingSpec:
     preset = PRESETS[name] if name in PRESETS else Preset(name, "", "")
     said = {str(key): value for key, value in entry.items() if key != "policy"}
     model = ROUTERS[preset.policy].Params
-    params = read_params(name, model, {**preset.values, **said})
-    label = _label(name, params, dict(read_params(name, model, dict(preset.values))) if preset.values else {})
-    return RoutingSpec(preset.policy, params, label, name, frozenset(preset.values.keys() - said.keys()))
+    params = read_params("routing", name, model, {**preset.values, **said})
+    usual = dict(read_params("routing", name, model, preset.values)) if preset.values else {}
+    unsaid = frozenset(preset.values.keys() - said.keys())
+    return RoutingSpec(preset.policy, params, label(name, params, usual), name, unsaid)
 
 
 def make_router(spec: RoutingSpec, num_instances: int, rng: random.Random) -> Router:
@@ -109,13 +111,3 @@ def make_routers(spec: RoutingSpec, num_instances: int, rng: random.Random) -> l
     for replica, router in enumerate(routers):
         router.replica = replica
     return routers
-
-
-def _label(policy: str, params: Params, usual: Mapping[str, object]) -> str:
-    """``usual``: the parameters of a preset, in place of the policy's defaults."""
-    changed = [
-        f"{name}={value if isinstance(value, str) else repr(value)}"
-        for name, value in params
-        if value != usual.get(name, type(params).model_fields[name].default)
-    ]
-    return f"{policy}({', '.join(changed)})" if changed else policy

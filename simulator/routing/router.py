@@ -6,9 +6,8 @@ import random
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from simulator.errors import InputError, nearest
 from simulator.request import Request
 from simulator.routing.decision import Decision
 from simulator.routing.fleet import Fleet
@@ -106,20 +105,3 @@ class Router(ABC):
     @abstractmethod
     def choose(self, request: Request, view: View, now_s: float) -> Decision:
         """Where the request goes at ``now_s``. Changes nothing in the view: the cluster reports the dispatch."""
-
-
-def read_params(policy: str, model: type[Params], values: dict[str, Any]) -> Params:
-    """``values`` checked against ``model``. Raises InputError, one line for the first thing wrong."""
-    for key in values:
-        if key not in model.model_fields:
-            hint = nearest(key, model.model_fields) if model.model_fields else " (it has none)"
-            raise InputError(f"routing {policy}: {key}: unknown parameter{hint}")
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        if not message.startswith("got ") and where:
-            message = f"got {first['input']!r}, {message[:1].lower()}{message[1:]}"
-        raise InputError(f"routing {policy}: {where + ': ' if where else ''}{message}") from None
