@@ -22,11 +22,13 @@ from simulator.experiment_options import experiment_options, progress, the_setti
 from simulator.trace_options import Quantity
 
 if TYPE_CHECKING:
+    from simulator.precision import Precision
     from simulator.scenario import Scenario
 
 _DIFFERENT = 1
 _BAD_INPUT = 2
 _INTERRUPTED = 130
+_MAX_REPLICATIONS = 100
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
@@ -74,8 +76,16 @@ def cli() -> None:
     """Simulate LLM serving clusters with prefix caching, calibrated on the device that will serve."""
 
 
+def _replicating(function: Callable[..., None]) -> Callable[..., None]:
+    narrow = "Go on replicating until every headline interval is within this share of its mean, as 5%."
+    most = f"With --precision: no more replications than [{_MAX_REPLICATIONS}]."
+    function = click.option("--max-replications", type=_POSITIVE_COUNT, help=most)(function)
+    return click.option("--precision", type=Quantity("share", "share"), help=narrow)(function)
+
+
 @cli.command()
 @experiment_options
+@_replicating
 def compare(**options: Any) -> None:
     """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
     _simulate(**options)
@@ -83,6 +93,7 @@ def compare(**options: Any) -> None:
 
 @cli.command()
 @experiment_options
+@_replicating
 @click.option("--router", help="The policy to run, where the scenario has several.")
 @click.option("--variant", help="The variant to run, where the scenario has some.")
 def run(router: str | None, variant: str | None, **options: Any) -> None:
@@ -243,6 +254,8 @@ def _simulate(
     limit: int | None,
     executor: str,
     address: str | None,
+    precision: float | None = None,
+    max_replications: int | None = None,
     choose: Callable[[Scenario], Scenario] | None = None,
 ) -> None:
     from simulator.scenario import load
@@ -250,6 +263,7 @@ def _simulate(
     described = load(scenario)
     described = choose(described) if choose else described
     described = described.changed(seed=seed, replications=replications, limit=limit)
+    wanted = _precision(precision, max_replications, described.replications)
     # Only now what is slow to load: a scenario with a mistake is answered at once.
     from simulator import experiment, report
     from simulator.executors import make_executor
@@ -259,7 +273,7 @@ def _simulate(
     num_runs = len(described.settings) * described.replications
     where = make_executor(executor, jobs=jobs, address=address)
     with progress("simulating", num_runs, shown=not as_json) as advance:
-        comparison = experiment.compare(described, executor=where, progress=advance)
+        comparison = experiment.compare(described, executor=where, progress=advance, precision=wanted)
     report.write(comparison, out_dir)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
@@ -268,6 +282,24 @@ def _simulate(
 
         report.print_table(comparison, Console())
         click.echo(f"Report: {out_dir / 'report.html'}")
+
+
+def _precision(share: float | None, max_replications: int | None, replications: int) -> Precision | None:
+    from simulator.precision import Precision
+
+    if share is None:
+        if max_replications is not None:
+            raise InputError("--max-replications: changes nothing without --precision")
+        return None
+    if not share:
+        raise InputError("--precision: got 0, expected more than that")
+    most = max_replications or _MAX_REPLICATIONS
+    if most < replications or replications < 2:
+        raise InputError(
+            f"--precision: begins with the scenario's (or --replications) {replications} replications, expected 2 at "
+            f"least and at most --max-replications ({most})"
+        )
+    return Precision(share, most)
 
 
 def _write_whole(path: Path, text: str) -> None:

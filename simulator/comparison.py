@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from simulator.bootstrap import BlockBootstrap
 from simulator.isolation import Isolation
+from simulator.precision import Precision
 from simulator.result import RunResult, Summary
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY, TOO_SHORT, Difference, Estimate, compare_all, t_interval
 from simulator.steady import SteadyState, judge
@@ -95,6 +97,7 @@ class Comparison:
 
     provenance: Provenance
     results: list[RunResult]
+    precision: Precision | None = None
 
     @cached_property
     def policies(self) -> list[str]:
@@ -151,14 +154,25 @@ class Comparison:
         return [summary.get(metric) for summary in self.summaries[policy]]
 
     def estimate(self, policy: str, metric: str) -> Estimate | None:
-        """Mean over replications with its interval; None if some replication has no such value."""
+        """Mean over replications with its interval; None if some replication has no such value.
+
+        Of a trace that is replayed as it is the interval is a block bootstrap over time: this trace only.
+        """
         values = [value for value in self.samples(policy, metric) if value is not None]
         if not values or len(values) < self.num_replications:
             return None
         estimate = t_interval(values)
+        if estimate.half_width is None and not self.provenance.is_stationary:
+            return self._bootstraps[policy].interval(metric, estimate.mean) or estimate
         if policy in self.steady_state.too_short:
             return replace(estimate, half_width=None, without=TOO_SHORT)
         return estimate
+
+    @cached_property
+    def _bootstraps(self) -> dict[str, BlockBootstrap]:
+        """Of the first replication of each policy, where the others are the same."""
+        first = {result.policy: result for result in reversed(self.counted)}
+        return {policy: BlockBootstrap(first[policy].requests) for policy in self.policies}
 
     def table(self) -> pd.DataFrame:
         """Long table: policy, metric, mean, half_width (null without an interval), num_replications, scope."""
@@ -264,7 +278,9 @@ class Comparison:
             }
             for result, summary in zip(self.counted, self._summaries_in_order(), strict=True)
         ]
-        differences = [asdict(pair) | {"significant": pair.significant} for pair in self.pairs()]
+        differences = [
+            asdict(pair) | {"significant": pair.significant, "width_ratio": pair.width_ratio} for pair in self.pairs()
+        ]
         table = self.table()
         estimates = table.astype(object).where(table.notna(), None).to_dict("records")
         return {

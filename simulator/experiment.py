@@ -16,6 +16,7 @@ from simulator.evidence import indicative
 from simulator.executors import Executor, Processes
 from simulator.isolation import price_of_isolation
 from simulator.metrics import Metrics
+from simulator.precision import Precision
 from simulator.result import RunResult
 from simulator.routing import Router, RoutingSpec, make_routers
 from simulator.scenario.changes import flatten, write_path
@@ -76,15 +77,27 @@ def compare(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    precision: Precision | None = None,
 ) -> Comparison:
     """Every policy, or variant, of the scenario in every replication, on ``jobs`` processes (default: one a core; 1: in
-    this one), or wherever ``executor`` runs them.
+    this one), or wherever ``executor`` runs them. With ``precision`` the scenario's replications are a beginning, which
+    is gone on from until the headline intervals are narrow enough.
 
     The result does not depend on where it was computed. ``progress()`` is called after each run. An interrupt stops all
     processes and is raised again.
     """
-    tasks = [(setting, number) for setting in scenario.settings for number in range(scenario.replications)]
-    return Comparison(describe(scenario), run_all(run_setting, tasks, jobs=jobs, executor=executor, progress=progress))
+    runs: dict[tuple[str, int], RunResult] = {}
+    number: int | None = scenario.replications
+    while number is not None:
+        scenario = scenario.changed(replications=number)
+        keys = [(setting.label, index) for setting in scenario.settings for index in range(number)]
+        tasks = [(setting, index) for setting in scenario.settings for index in range(number)]
+        missing = [task for key, task in zip(keys, tasks, strict=True) if key not in runs]
+        found = run_all(run_setting, missing, jobs=jobs, executor=executor, progress=progress)
+        runs |= {(result.policy, result.replication): result for result in found}
+        comparison = Comparison(describe(scenario), [runs[key] for key in keys], precision)
+        number = precision.next_number(comparison) if precision is not None else None
+    return comparison
 
 
 def describe(scenario: Scenario) -> Provenance:

@@ -55,7 +55,7 @@ class Precision:
             (policy, shown.label): found.half_width_share
             for policy in comparison.policies
             for shown in COMPARED
-            if (found := comparison.estimate(policy, shown.key)) is not None and found.half_width is not None
+            if (found := comparison.estimate(policy, shown.key)) is not None and found.scope == "replications"
         }
 
 

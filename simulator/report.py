@@ -255,6 +255,7 @@ def _difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
             else show(pair.estimate, shown_by_key[pair.metric].scale),
             "p": "–" if pair.adjusted_p is None else f"{pair.adjusted_p:.2g}",
             "answer": "yes" if pair.significant else "not shown",
+            "width_ratio": f"{pair.width_ratio:.2g}" if pair.width_ratio else "–",
         }
         for pair in comparison.pairs()
     ]

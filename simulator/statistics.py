@@ -53,7 +53,9 @@ class Estimate:
     @property
     def scope(self) -> str:
         """What the estimate speaks about: all replications of the workload, or why it has no interval."""
-        return self.without if self.half_width is None else "replications"
+        if self.half_width is not None and self.num_replications > 1:
+            return "replications"
+        return self.without
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Difference:
 
     ``p_value`` is two-sided, from the paired t test; ``adjusted_p`` is Holm's over all differences looked at together.
     Both are None where no interval exists (see Estimate). ``as_ratio``: the difference is one of logarithms, so its
-    exponential is the ratio of first to second (the geometric mean over replications).
+    exponential is the ratio of first to second (the geometric mean over replications). ``unpaired_half_width`` is that
+    of Welch's interval, which takes the two for independent.
     """
 
     metric: str
@@ -72,6 +75,13 @@ class Difference:
     p_value: float | None
     adjusted_p: float | None = None
     as_ratio: bool = False
+    unpaired_half_width: float | None = None
+
+    @property
+    def width_ratio(self) -> float | None:
+        """How many times wider the interval would be if both had not served the same requests; None without one."""
+        half_width = self.estimate.half_width
+        return self.unpaired_half_width / half_width if self.unpaired_half_width and half_width else None
 
     @property
     def significant(self) -> bool:
@@ -116,7 +126,18 @@ def paired_difference(metric: str, first: str, second: str, a: Sequence[float], 
 
     mean, error = _mean_and_error(differences)
     p_value = 2 * float(stats.t.sf(abs(mean / error), differences.size - 1))
-    return Difference(metric, first, second, estimate, p_value)
+    return Difference(metric, first, second, estimate, p_value, unpaired_half_width=_welch_half_width(left, right))
+
+
+def _welch_half_width(left: np.ndarray, right: np.ndarray) -> float:
+    """Half width of the interval for a difference of independent means (Welch 1947, "The generalization of 'Student's'
+    problem when several different population variances are involved", Biometrika 34).
+    """
+    from scipy import stats
+
+    parts = np.array([sample.var(ddof=1) / sample.size for sample in (left, right)])
+    freedom = parts.sum() ** 2 / (parts**2 / (left.size - 1)).sum()
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(parts.sum()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from simulator.comparison import Comparison, VariantProvenance
+from simulator.comparison import COMPARED, Comparison, VariantProvenance
+from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
-from simulator.statistics import LEVEL
+from simulator.statistics import LEVEL, THIS_TRACE_ONLY
 
 if TYPE_CHECKING:
     from simulator.result import RunResult
@@ -76,11 +78,14 @@ def _is_calibrated(shares: Mapping[str, float], profile: Mapping[str, Any]) -> b
 def sampling(comparison: Comparison) -> str:
     """What the replications redraw, and what the intervals mean."""
     count = comparison.num_replications
+    in_time = f"± is half the width of a {LEVEL:.0%} block bootstrap interval over time, {THIS_TRACE_ONLY}"
     if count == 1:
-        return f"One replication ({_workload(comparison)}): no intervals."
+        drawn = comparison.provenance.is_stationary
+        return f"One replication ({_workload(comparison)}): {'no intervals' if drawn else in_time}."
     return (
         f"{count} replications with common random numbers ({_workload(comparison)}); "
-        f"± is the half width of the {LEVEL:.0%} Student-t interval over replications, none where nothing varies."
+        f"± is the half width of the {LEVEL:.0%} Student-t interval over replications, none where nothing varies"
+        + ("." if comparison.provenance.is_stationary else f"; where a trace is always the same, {in_time}.")
     )
 
 
@@ -114,7 +119,11 @@ def notes(comparison: Comparison) -> list[str]:
     """What a reader must know before trusting the table: settings behind short names, overload, pile-ups, refusals."""
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
+    found += _eviction_lines(comparison)
     found += steady_state_lines(comparison)
+    found += _pairing_lines(comparison)
+    if comparison.precision is not None:
+        found.append(comparison.precision.line(comparison))
     for policy, name in comparison.names.items():
         runs = [run for run in comparison.results if run.policy == policy]
         shares = [_share_of_the_busiest(run) for run in runs]
@@ -123,6 +132,16 @@ def notes(comparison: Comparison) -> list[str]:
         if policy not in comparison.steady_state.unstable and all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
     return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
+
+
+def _eviction_lines(comparison: Comparison) -> list[str]:
+    """That the engine's own order of eviction was not used; variants say so themselves."""
+    chosen = comparison.provenance.scenario.get("eviction", {"policy": VLLM})
+    if comparison.provenance.variants or chosen["policy"] == VLLM:
+        return []
+    settings = ", ".join(f"{key}={write_value(value)}" for key, value in chosen.items() if key != "policy")
+    named = f"{chosen['policy']} ({settings})" if settings else chosen["policy"]
+    return [f"Blocks lose their content in the order of {named}, which vLLM does not offer."]
 
 
 def isolation_lines(comparison: Comparison) -> list[str]:
@@ -157,6 +176,19 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
             "interval would promise too much: means stand without one. Send more requests."
         )
     return lines
+
+
+def _pairing_lines(comparison: Comparison) -> list[str]:
+    """What serving the same requests bought."""
+    ratios = {
+        shown.label: [pair.width_ratio for pair in comparison.pairs() if pair.metric == shown.key and pair.width_ratio]
+        for shown in COMPARED
+    }
+    middle = {label: median(found) for label, found in ratios.items() if found}
+    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items()]
+    if not said:
+        return []
+    return [f"Serving the same requests makes the intervals of differences narrower, by the median {', '.join(said)}."]
 
 
 def _hang_up_lines(comparison: Comparison) -> list[str]:

@@ -76,5 +76,6 @@ def draw_comparison(
         profile={"name": "made-up", "identity": "no device, no engine", "held_out_error": 0.043},
         workload="every request drawn anew (seeded)",
         ignored_arguments={"disable_log_stats": True},
+        is_stationary=True,
     )
     return Comparison(provenance, runs)
