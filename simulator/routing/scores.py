@@ -22,7 +22,8 @@ _Weight = PositiveNumber | None
 _CHART: Mapping[str, float] = {"queue": 2.0, "kv_cache_utilization": 2.0, "prefix": 3.0}
 _POLLED = ("queue", "kv_cache_utilization", "running_requests", "load_aware")
 _BY_PREFIX = ("prefix", "token_load", "no_hit_lru")
-_SCORERS = (*_POLLED, *_BY_PREFIX, "active_request", "session_affinity")
+_BY_DISPATCH = ("token_load", "no_hit_lru", "active_request", "session_affinity")
+_SCORERS = (*_POLLED, "prefix", *_BY_DISPATCH)
 _MOST_TOKENS = 4_194_304  # in flight: where the token-load score ends
 _QUEUE_THRESHOLD = 128  # requests waiting: where the load-aware score ends
 _FULL_QUEUE, _FULL_CACHE = 5, 0.8  # saturation 1: requests waiting, share of the KV cache
@@ -59,7 +60,15 @@ class WeightedScoresParams(PrefixParams):
                 raise ValueError(f"{name} has no meaning without a scorer that polls: {', '.join(_POLLED)}")
             if name in PrefixParams.model_fields and name != "replicas" and not self.knows_prefixes:
                 raise ValueError(f"{name} has no meaning without a scorer of prefixes: {', '.join(_BY_PREFIX)}")
+        if "replicas" in self.model_fields_set and not self._remembers:
+            raise ValueError("replicas has no meaning where no scorer goes by the router's own dispatches")
         return self
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether one router knows what another does not: polled metrics and block events are the same for all."""
+        guesses = "prefix" in self.weights and (not self.precise or self.speculative_ttl is not None)
+        return guesses or any(name in _BY_DISPATCH for name in self.weights)
 
     @property
     def weights(self) -> dict[str, float]:
