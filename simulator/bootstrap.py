@@ -2,9 +2,9 @@
 
 A trace replayed as it is gives one run, and nothing in it varies. Its time is cut into equal blocks, each long enough
 to hold what belongs together; blocks are drawn with replacement, and the figure is computed of the requests that
-arrived in them (Carlstein (1986), "The use of subseries values for estimating the variance of a general statistic from a
-stationary sequence", Annals of Statistics 14(3); percentile intervals: Efron and Tibshirani (1993), "An Introduction to
-the Bootstrap", chapter 13). The interval speaks of this trace only: of another day it knows nothing.
+arrived in them (Carlstein (1986), "The use of subseries values for estimating the variance of a general statistic from
+a stationary sequence", Annals of Statistics 14(3); percentile intervals: Efron and Tibshirani (1993), "An Introduction
+to the Bootstrap", chapter 13). The interval speaks of this trace only: of another day it knows nothing.
 """
 
 from __future__ import annotations

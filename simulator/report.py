@@ -203,11 +203,20 @@ def _write_page(comparison: Comparison, path: Path) -> None:
 
 
 def _write_rows(comparison: Comparison, path: Path) -> None:
-    tables = [run.requests.assign(policy=run.policy, replication=run.replication) for run in comparison.results]
+    number = comparison.steady_state.num_skipped
+    tables = [
+        run.requests.assign(policy=run.policy, replication=run.replication, is_warmup=_is_first(run.requests, number))
+        for run in comparison.results
+    ]
     rows = pd.concat(tables, ignore_index=True)
     # Runs may have refused for different reasons, so their categories differ until here.
     names = ("policy", "tenant", "state", "refusal")
     rows.astype(dict.fromkeys(names, "category")).to_parquet(path, index=False)
+
+
+def _is_first(requests: pd.DataFrame, number: int) -> pd.Series:
+    """Whether a request is one of the first ``number`` to arrive."""
+    return requests["arrival_s"].rank(method="first") <= number
 
 
 def _write_json(comparison: Comparison, path: Path) -> None:

@@ -234,7 +234,8 @@ def test_the_folder_holds_all_rows_and_numbers(comparison: Comparison, tmp_path:
     assert len(rows) == sum(len(run.requests) for run in comparison.results)
     refused = rows[rows["policy"] == "round_robin"]["refusal"].notna().sum()
     assert refused == comparison.refusals()["round_robin"]["longer than max_model_len"]
-    p90 = rows[(rows["policy"] == "least_requests") & (rows["replication"] == 1)]["ttft_s"].quantile(0.9)
+    mine = rows[(rows["policy"] == "least_requests") & (rows["replication"] == 1) & ~rows["is_warmup"]]
+    p90 = mine["ttft_s"].quantile(0.9)
     found = json.loads((folder / "summary.json").read_text())
     assert found == comparison.to_json()
     run = next(run for run in found["runs"] if (run["policy"], run["replication"]) == ("least_requests", 1))
