@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.comparison import COMPARED, Comparison, VariantProvenance
 from simulator.eviction import VLLM
+from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY
 
@@ -120,6 +121,7 @@ def notes(comparison: Comparison) -> list[str]:
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
+    found += _eviction_lines(comparison)
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
     if comparison.precision is not None:
@@ -132,6 +134,16 @@ def notes(comparison: Comparison) -> list[str]:
         if policy not in comparison.steady_state.unstable and all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
     return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
+
+
+def _eviction_lines(comparison: Comparison) -> list[str]:
+    """That the engine's own order of eviction was not used; variants say so themselves."""
+    chosen = comparison.provenance.scenario.get("eviction", {"policy": VLLM})
+    if comparison.provenance.variants or chosen["policy"] == VLLM:
+        return []
+    settings = ", ".join(f"{key}={write_value(value)}" for key, value in chosen.items() if key != "policy")
+    named = f"{chosen['policy']} ({settings})" if settings else chosen["policy"]
+    return [f"Blocks lose their content in the order of {named}, which vLLM does not offer."]
 
 
 def _eviction_lines(comparison: Comparison) -> list[str]:

@@ -193,6 +193,17 @@ def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["title"] == "Scenario"
 
 
+def test_evictions_lists_every_policy_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    from simulator.eviction import POLICIES
+
+    assert run("evictions") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("vllm: ")
+    for name, policy in POLICIES.items():
+        assert f"\n{name}: {policy.summary}\n    source: {policy.source}\n" in out
+    assert "    ttl: required (how long" in out
+
+
 def test_routers_lists_every_policy_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     from simulator.routing import PRESETS, ROUTERS
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from simulator import cli, scenario
+from simulator.eviction import POLICIES
 from simulator.profile import load_profile
 from simulator.routing import ROUTERS
 
@@ -98,6 +99,13 @@ def test_the_routers_are_all_listed() -> None:
     section = README.partition("\n## Routers\n")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
     assert listed == list(ROUTERS)
+
+
+def test_the_evictions_are_all_listed() -> None:
+    section = README.partition("\n## Eviction\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert listed == ["vllm", *(name for name, policy in POLICIES.items() if not policy.needs_future)]
 
 
 def test_the_conversations_of_the_readme_are_ones() -> None:

@@ -12,7 +12,7 @@ from cluster_cases import MODES, serve
 from test_advancing import asks, small
 
 import simulator
-from simulator import experiment, report
+from simulator import experiment, report, wording
 from simulator.isolation import price_of_isolation
 from simulator.residents import Residents
 from simulator.result import CacheSharing
@@ -154,6 +154,14 @@ def test_nobody_pays_without_a_salt_and_endless_users_have_no_price() -> None:
     assert price_of_isolation(spec(SALTED.replace("cache_salt", "lora")), 0, Path(), 16) is None
     users = SALTED.replace("arrivals: {process: fixed, rate_per_s: 1}", "users: {number: 2}")
     assert price_of_isolation(spec(users), 0, Path(), 16) is None
+
+
+def test_a_result_says_that_vllm_has_no_such_order() -> None:
+    scenario = simulator.load(Path(__file__).parent.parent / "scenarios" / "noisy_neighbour.yaml")
+    text = yaml.safe_dump(scenario.model_dump(mode="json", exclude_unset=True) | {"eviction": {"policy": "lfu"}})
+    chosen = simulator.parse(text).changed(limit=5, replications=1, routing=scenario.routing[:1])
+    notes = wording.notes(experiment.compare(chosen, jobs=1))
+    assert "Blocks lose their content in the order of lfu (counts=lost), which vLLM does not offer." in notes
 
 
 @pytest.fixture(scope="module")
