@@ -7,7 +7,7 @@ import statistics
 import pytest
 from test_hit_curve import FIFO, curve_of, mooncake_source, source_of
 
-from simulator.hit_curve.policies import BOUND, parse_policies, with_bound
+from simulator.hit_curve.policies import BOUND, carried_over, parse_policies, with_bound
 from simulator.hit_curve.sample import sample
 from simulator.hit_curve.study import study
 from simulator.hit_curve.words import answers
@@ -31,6 +31,15 @@ def test_a_sample_of_a_recorded_trace_is_near_the_whole():
         errors += [whole.lru.share(num_hits - exact.policies[policy]) for policy, num_hits in point.policies.items()]
     assert max(map(abs, errors)) < 0.06
     assert statistics.fmean(map(abs, errors)) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("num_hits", "expected"),
+    [(0, 0), (10, 100), (20, 200), (35, 500), (50, 800)],  # none, half of LRU, LRU, half of what is left, the ceiling
+)
+def test_hits_of_a_sample_are_set_in_relation_to_lru(num_hits, expected):
+    """LRU hits 20 in the sample and 200 in all; the ceilings are 50 and 800."""
+    assert carried_over(num_hits, (20, 50), (200, 800)) == expected
 
 
 def test_the_error_said_is_that_of_the_sample():

@@ -62,12 +62,12 @@ def replayed(
     num_hits = sum(map(min, found, sample.num_wanted))
     if sample.is_whole:
         return num_hits
-    return _carried_over(
+    return carried_over(
         num_hits, (sample.lru.curve.hits(size), sample.lru.ceiling), (whole.curve.hits(capacity), whole.ceiling)
     )
 
 
-def _carried_over(num_hits: float, sampled: tuple[int, int], whole: tuple[int, int]) -> float:
+def carried_over(num_hits: float, sampled: tuple[int, int], whole: tuple[int, int]) -> float:
     """From the sample's LRU hits and ceiling to those of all requests: what lies between them in the sample lies as far
     between them in all; what is below LRU is as many times below.
     """
