@@ -63,6 +63,11 @@ def test_small_file_by_hand(small):
     assert numbers(small, "--block-size", "256")["ceiling"]["num_hits"] == 4
 
 
+def test_sizes_go_from_the_longest_request_to_the_first_that_holds_everything(small):
+    assert [point["num_blocks"] for point in numbers(small)["curve"]] == [2, 5]
+    assert [point["num_blocks"] for point in numbers(small, "--block-size", "64")["curve"]] == [20, 50]  # of 16 and 24
+
+
 def test_the_table_answers_in_words(small):
     printed = kvcast(small, "--pool", "2", "--at", "1,3")
     assert "3 requests, 2,561 prompt tokens" in printed
