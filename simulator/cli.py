@@ -34,6 +34,7 @@ _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
     "explain": ("simulator.explain_cli", "explain", "Where the time to first token of a run goes, and for whom others wait."),
     "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
+    "plan": ("simulator.plan_cli", "plan", "Find the cheapest cluster that meets its targets, and say how sure that is."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "sweep": ("simulator.sweep_cli", "sweep", "Run a scenario over a range of settings and say which matter."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),

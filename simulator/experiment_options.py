@@ -39,8 +39,10 @@ def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[], None] | None]:
-    """Something to call after each of ``total`` parts, drawn on stderr where that is a terminal."""
+def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[], None] | None]:
+    """Something to call after each of ``total`` parts (None: nobody knows how many), drawn on stderr where that is a
+    terminal.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

@@ -29,7 +29,8 @@ from simulator.errors import InputError, nearest
 from simulator.eviction import POLICIES, VLLM, EvictionSpec, parse_eviction
 from simulator.profile import Profile, load_profile
 from simulator.routing import RoutingSpec, parse_routing
-from simulator.scenario import changes, problems, variants
+from simulator.scenario import changes, plan_spec, problems, variants
+from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.variants import Setting
 from simulator.units import Count, PositiveCount, count
 from simulator.workload.acceptance import Acceptance
@@ -139,6 +140,9 @@ class Scenario(BaseModel):
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="a mapping of names to keys that differ, to compare in place of the policies"
     )
+    plan: PlanSpec | None = Field(
+        default=None, description="a mapping of what `kvcast plan` looks for; no other command looks at it"
+    )
 
     _base_dir: Path = PrivateAttr(default_factory=Path)
     _limit: int | None = PrivateAttr(default=None)
@@ -165,7 +169,7 @@ class Scenario(BaseModel):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything the scenario says, defaults included, as canonical JSON; of variants their digests."""
-        said = self.model_dump(mode="json", exclude={"variants"})
+        said = self.model_dump(mode="json", exclude={"variants"} if self.plan else {"variants", "plan"})
         if self.variants:
             said["variants"] = {name: self.variant(name).digest for name in self.variants}
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -246,6 +250,8 @@ class Scenario(BaseModel):
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
                             "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
                         )
+        if self.plan is not None:
+            plan_spec.check(self.plan, self.workload.tenants)
         variants.check(self)
 
     def changed(

@@ -14,8 +14,8 @@ from simulator.scenario import changes
 if TYPE_CHECKING:
     from simulator.scenario.model import Scenario
 
-# What all variants share: their names and streams, and how often they are run.
-SHARED = ("name", "question", "seed", "replications", "variants")
+# What all variants share: their names and streams, how often they are run, from when on they count, and a plan.
+SHARED = ("name", "question", "seed", "replications", "warmup", "variants", "plan")
 # Labels of tables: a colon parts a variant from its policy.
 _NAME = re.compile(r"[^\s:(\[](?:[^:\n]{0,38}[^\s:])?")
 

@@ -1,0 +1,94 @@
+"""The runs so far, by setting, load and replication: each is made once, counted, and kept whatever happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from simulator import experiment
+from simulator.errors import InputError
+from simulator.executors import Executor
+from simulator.planning.outcome import Outcome, simulate
+from simulator.planning.space import Candidate
+from simulator.scenario import Scenario
+from simulator.scenario.load import at_load
+
+
+class Stage(StrEnum):
+    """What a run was made for."""
+
+    SEARCH = "the search"
+    HEADROOM = "the headroom"
+    NINES = "one more nine"
+    OPTIONS = "other options"
+
+
+class OutOfBudget(Exception):
+    """No further run may be made."""
+
+
+Place = tuple[int, float]
+
+
+@dataclass
+class Evidence:
+    """Outcomes by the place of the candidate and the factor of its load. ``budget`` is the most runs; ``progress()`` is
+    called after each.
+    """
+
+    executor: Executor
+    budget: int | None = None
+    progress: Callable[[], None] | None = None
+    stage: Stage = Stage.SEARCH
+    num_runs: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
+    _found: dict[Place, dict[int, Outcome]] = field(default_factory=dict)
+    _scenarios: dict[Place, Scenario] = field(default_factory=dict)
+
+    def of(self, candidate: Candidate, load: float = 1.0) -> list[Outcome]:
+        """The outcomes there are, in order of replication."""
+        found = self._found.get((candidate.place, load), {})
+        return [found[number] for number in sorted(found)]
+
+    def need(self, candidate: Candidate, number: int, load: float = 1.0) -> list[Outcome]:
+        """At least the first ``number`` replications, run where they are missing. Raises OutOfBudget before a run too
+        many, and InputError as the runs do.
+        """
+        place = (candidate.place, load)
+        found = self._found.setdefault(place, {})
+        missing = [replication for replication in range(number) if replication not in found]
+        if self.budget is not None and sum(self.num_runs.values()) + len(missing) > self.budget:
+            raise OutOfBudget
+        scenario = self._at(candidate, load)
+        with closing(self.executor.each(simulate, [(scenario, replication) for replication in missing])) as outcomes:
+            for index, outcome in outcomes:
+                _check_versions(outcome)
+                found[missing[index]] = outcome
+                self.num_runs[self.stage] += 1
+                if self.progress is not None:
+                    self.progress()
+        return self.of(candidate, load)
+
+    def rows(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, float, int, Outcome]]:
+        """Every run: its setting, load and replication, in this order."""
+        return [
+            (candidates[place], load, replication, outcomes[replication])
+            for (place, load), outcomes in sorted(self._found.items(), key=lambda item: item[0])
+            for replication in sorted(outcomes)
+        ]
+
+    def _at(self, candidate: Candidate, load: float) -> Scenario:
+        if load == 1:
+            return candidate.scenario
+        place = (candidate.place, load)
+        if place not in self._scenarios:
+            self._scenarios[place] = at_load(candidate.scenario, load)
+        return self._scenarios[place]
+
+
+def _check_versions(outcome: Outcome) -> None:
+    ours = experiment.versions()
+    for name, version in outcome.versions.items():
+        if ours[name] != version:
+            raise InputError(f"--executor: a worker has {name} {version}, expected {ours[name]} as here")

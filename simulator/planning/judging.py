@@ -1,0 +1,174 @@
+"""Whether a setting meets its targets: shown to, shown not to, or not to be told from so many replications.
+
+Each target is held against a one-sided Student-t bound of its mean over replications (Law (2015), "Simulation Modeling
+and Analysis", section 9.4.1). To meet all targets each must be shown, so that no correction for their number is needed
+(an intersection-union test: Berger (1982), "Multiparameter hypothesis testing and acceptance sampling", Technometrics
+24). A setting is looked at several times, with more replications each time, until it is decided: the error is shared
+equally among the looks (Bonferroni), so that it holds whichever of them decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.planning.evidence import Evidence
+from simulator.planning.outcome import Outcome
+from simulator.planning.space import Candidate
+from simulator.scenario.plan_spec import Target
+from simulator.steady import judge as steady_state
+
+FIRST_LOOK = 4
+LEAST = 3  # replications without which nothing can be told
+
+
+class Verdict(StrEnum):
+    """What is known of a setting or a target."""
+
+    MEETS = "meets"
+    MISSES = "misses"
+    OPEN = "may meet"
+
+
+@dataclass(frozen=True)
+class Value:
+    """Mean over replications of what a target is about, between its one-sided bounds; seconds, or a share."""
+
+    target: Target
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether more is better."""
+        return self.target.latency is None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which side of its limit the value is shown to lie on."""
+        limit = self.target.limit
+        if (self.low >= limit) if self.wants_more else (self.high <= limit):
+            return Verdict.MEETS
+        if (self.high < limit) if self.wants_more else (self.low > limit):
+            return Verdict.MISSES
+        return Verdict.OPEN
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the mean meets the target, shown or not."""
+        return self.mean >= self.target.limit if self.wants_more else self.mean <= self.target.limit
+
+    @property
+    def strain(self) -> float:
+        """Above 1 beyond the target: the latency over its limit, or the share that fails over what may fail."""
+        limit = self.target.limit
+        return (1 - self.mean) / (1 - limit) if self.wants_more else self.mean / limit
+
+    @property
+    def margin(self) -> float:
+        """The share of what the target allows that is left; below 0 beyond it."""
+        return 1 - self.strain
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What ``num_replications`` tell of a setting. ``unstable``: waits grow as long as requests come. ``too_short``:
+    its runs are, for an interval. ``num_skipped`` first requests of each run were a warm-up.
+    """
+
+    candidate: Candidate
+    verdict: Verdict
+    values: tuple[Value, ...]
+    num_replications: int
+    unstable: bool = False
+    too_short: bool = False
+    num_skipped: int = 0
+
+    @property
+    def worst(self) -> Value:
+        """The target that is strained most."""
+        return max(self.values, key=lambda value: value.strain)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When something counts as shown: targets, confidence, how many replications there may be, and how a warm-up is
+    found (see ``steady.judge``).
+    """
+
+    targets: tuple[Target, ...]
+    confidence: float
+    most_replications: int
+    warmup: int | str
+    is_stationary: bool
+
+    @property
+    def looks(self) -> list[int]:
+        """How many replications each look at a setting has: 4, 8, 16 ... and the most that there may be."""
+        found = []
+        number = FIRST_LOOK
+        while number < self.most_replications:
+            found.append(number)
+            number *= 2
+        return [*found, self.most_replications]
+
+    @property
+    def error(self) -> float:
+        """The probability of a wrong verdict that each look may take."""
+        return (1 - self.confidence) / len(self.looks)
+
+
+def decide(candidate: Candidate, rules: Rules, evidence: Evidence) -> Judgement:
+    """Replicate the setting until it is decided or there may be no more replications."""
+    for number in rules.looks:
+        found = judge(candidate, rules, evidence.need(candidate, number))
+        if found.verdict != Verdict.OPEN:
+            break
+    return found
+
+
+def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Judgement:
+    """What these replications, two at least, tell of the setting. Raises InputError for a target about nothing."""
+    series = {"": [outcome.warmup_series for outcome in outcomes]}
+    steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary)
+    unstable, too_short, skipped = bool(steady.unstable), bool(steady.too_short), steady.num_skipped
+    values = tuple(_value(target, outcomes, skipped, rules.error) for target in rules.targets)
+    verdicts = {value.verdict for value in values}
+    if unstable or Verdict.MISSES in verdicts:
+        verdict = Verdict.MISSES
+    elif too_short or Verdict.OPEN in verdicts:
+        verdict = Verdict.OPEN
+    else:
+        verdict = Verdict.MEETS
+    return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, skipped)
+
+
+def _value(target: Target, outcomes: Sequence[Outcome], num_skipped: int, error: float) -> Value:
+    found = np.array([outcome.value(target, num_skipped) for outcome in outcomes])
+    found = found[~np.isnan(found)]
+    if not len(found):
+        what = "requests" if target.latency is None else f"requests with a {target.latency.upper()}"
+        raise InputError(f"plan.targets.{target.tenant}.{target.name}: the tenant has no {what}")
+    if np.isinf(found).any():
+        return Value(target, math.inf, math.inf, math.inf)
+    mean = float(found.mean())
+    if len(found) < 2:
+        return Value(target, mean, -math.inf, math.inf)
+    spread = float(found.std(ddof=1)) / math.sqrt(len(found))
+    if target.latency is None and mean == 1:
+        # Nothing failed, so nothing varies: of n requests a share of 1 - error ** (1 / n) may still fail (Clopper and
+        # Pearson, 1934, for no failure).
+        number = sum(outcome.num_requests(target.tenant) for outcome in outcomes)
+        return Value(target, 1.0, error ** (1 / number), 1.0)
+    if spread <= 1e-9 * mean:
+        return Value(target, mean, mean, mean)
+    from scipy import stats
+
+    half = float(stats.t.ppf(1 - error, len(found) - 1)) * spread
+    return Value(target, mean, mean - half, mean + half)

@@ -1,0 +1,134 @@
+"""What is kept of a run: latencies of its requests in order of arrival, and what its instances were busy with.
+
+A request that never got so far (it was refused, or its client hung up) is later than any target: its latency is
+infinite. One that has no such latency, an answer of one token without a pace, is left out (NaN).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulator import experiment
+from simulator.result import RunResult
+from simulator.scenario import Scenario
+from simulator.scenario.plan_spec import LATENCIES, Target
+
+
+@dataclass
+class Outcome:
+    """One setting in one replication. ``latencies_s``: by name, a number a request in order of arrival; ``within``:
+    whether it finished within its tenant's own targets; ``tenant``: who sent it, along ``tenants``. ``warmup_series``
+    is what a steady state is looked for in (see ``RunResult.first_token_series``). ``facts`` are of the whole run.
+    """
+
+    tenants: tuple[str, ...]
+    tenant: np.ndarray
+    latencies_s: dict[str, np.ndarray]
+    within: np.ndarray
+    warmup_series: np.ndarray
+    facts: dict[str, float]
+    refusals: dict[str, int]
+    versions: dict[str, str]
+
+    def value(self, target: Target, num_skipped: int = 0) -> float:
+        """What the target is about, without the first ``num_skipped`` requests; NaN if no request has such a value."""
+        mine = self.tenant[num_skipped:] == self.tenants.index(target.tenant)
+        if target.latency is None:
+            kept = self.within[num_skipped:][mine]
+            return float(kept.mean()) if len(kept) else math.nan
+        values = self.latencies_s[target.latency][num_skipped:][mine]
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return math.nan
+        return float(values.mean()) if target.percent is None else _percentile(values, target.percent)
+
+    def num_requests(self, tenant: str) -> int:
+        """How many the tenant sent."""
+        return int((self.tenant == self.tenants.index(tenant)).sum())
+
+
+def simulate(task: tuple[Scenario, int]) -> Outcome:
+    """Run one setting, of one policy, in one replication."""
+    scenario, replication = task
+    result = experiment.run(scenario, router=scenario.routing[0], replication=replication)
+    return reduced(result, scenario.engine_config.max_num_seqs)
+
+
+def reduced(result: RunResult, num_seats: int) -> Outcome:
+    """The outcome of a run whose instances have ``num_seats`` each."""
+    rows = result.requests.sort_values("arrival_s", kind="stable")
+    finished = (rows["state"] == "finished").to_numpy()
+    latencies_s = {}
+    for name in LATENCIES:
+        values = rows[f"{name}_s"].to_numpy(dtype=float, na_value=np.nan).copy()
+        # Of what did not finish only the time that it took to get somewhere is known.
+        late = np.isnan(values) & (~finished if name in ("tpot", "e2e") else True)
+        values[late] = np.inf
+        latencies_s[name] = values.astype(np.float32)
+    return Outcome(
+        tenants=result.tenants,
+        tenant=rows["tenant"].cat.codes.to_numpy(),
+        latencies_s=latencies_s,
+        within=_within(result, rows, finished),
+        warmup_series=result.first_token_series().astype(np.float32),
+        facts=_facts(result, num_seats),
+        refusals=result.refusals(),
+        versions=experiment.versions(),
+    )
+
+
+def _within(result: RunResult, rows: pd.DataFrame, finished: np.ndarray) -> np.ndarray:
+    met = finished.copy()
+    for number, limits_s in enumerate(result.targets_s):
+        mine = rows["tenant"].cat.codes.to_numpy() == number
+        for name, limit_s in limits_s.items():
+            met &= ~(mine & (rows[f"{name}_s"] > limit_s).to_numpy())
+    return met
+
+
+def _facts(result: RunResult, num_seats: int) -> dict[str, float]:
+    """Rates, and how far each resource is used: shares of the time in which requests arrive, so that the drain after
+    the last one does not thin them; NaN where there is no such time.
+    """
+    summary: dict[str, Any] = result.summary()
+    names = ("hit_rate", "kv_usage_max", "num_requests", "num_preemptions", "queue_mean_s", "ttft_mean_s")
+    found = {name: math.nan if summary[name] is None else float(summary[name]) for name in names}
+    finished = result.requests[result.requests["state"] == "finished"]
+    arrivals_s = result.requests["arrival_s"]
+    last_s, first_s = float(arrivals_s.max()), float(arrivals_s.min())
+    time_s = last_s - first_s or math.nan
+    output, prompt = float(finished["num_output_tokens"].sum()), float(finished["num_prompt_tokens"].sum())
+    found |= {
+        "requests_per_s": len(result.requests) / time_s, "output_tokens_per_s": output / time_s,
+        "total_tokens_per_s": (output + prompt) / time_s, "arriving_s": time_s,
+    }  # fmt: skip
+    found |= _usage(result, num_seats, last_s)
+    return found | {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
+
+
+def _usage(result: RunResult, num_seats: int, until_s: float) -> dict[str, float]:
+    """Shares of instances' time, seats and blocks until then, and how unequal the instances are (1 is even)."""
+    line = result.timeline
+    line = line[line["start_s"] <= until_s]
+    time_s = float(line["width_s"].sum())
+    busy_s = line.groupby("instance")["busy_s"].sum()
+    return {
+        "busy_share": float(busy_s.sum()) / time_s,
+        "busy_max_over_mean": float(busy_s.max() / busy_s.mean()) if busy_s.sum() else math.nan,
+        "seats_share": float((line["mean_running"] * line["width_s"]).sum()) / time_s / num_seats,
+        "kv_usage_mean": float((line["kv_usage"] * line["width_s"]).sum()) / time_s,
+    }
+
+
+def _percentile(values: np.ndarray, percent: float) -> float:
+    """Linear between order statistics (Hyndman & Fan's definition 7), of values that may be infinite."""
+    place = (len(values) - 1) * percent / 100
+    low, high = math.floor(place), math.ceil(place)
+    found = np.partition(values, (low, high))
+    below, above = float(found[low]), float(found[high])
+    return below if low == high or below == above else below + (above - below) * (place - low)

@@ -1,0 +1,134 @@
+"""Planning: the search for the cheapest setting, and then what is asked of it, as far as runs and patience reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from simulator import experiment
+from simulator.errors import InputError
+from simulator.executors import Executor
+from simulator.planning.answer import Findings, Stopped
+from simulator.planning.evidence import Evidence, OutOfBudget, Stage
+from simulator.planning.headroom import Headroom, LoadPoint, headroom, why_not
+from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge
+from simulator.planning.nines import Nines, one_more, too_few
+from simulator.planning.search import fewest_from, search
+from simulator.planning.space import Candidate, Space, read_space
+from simulator.scenario import Scenario
+from simulator.scenario.plan_spec import PlanSpec
+
+# Other families that are looked at for what else there is, and how often a setting that is not the answer is run.
+_MOST_OPTIONS = 4
+_QUICK = 8
+
+
+@dataclass
+class Deciding:
+    """Settings decided by these rules, each once."""
+
+    rules: Rules
+    evidence: Evidence
+    found: dict[int, Judgement]
+
+    def __call__(self, candidate: Candidate) -> Judgement:
+        if candidate.place not in self.found:
+            self.found[candidate.place] = decide(candidate, self.rules, self.evidence)
+        return self.found[candidate.place]
+
+
+def plan(scenario: Scenario, executor: Executor, progress: Callable[[], None] | None = None) -> Findings:
+    """The cheapest setting of the scenario's free keys that meets its targets, and what is known around it.
+
+    All settings of a replication are drawn from the same streams; none is run more often than the scenario's
+    ``replications``. ``progress()`` is called after each run. An interrupt, or the end of the budget, ends the plan
+    with what is known by then. Raises InputError, before any run where that can be told.
+    """
+    rules = read_rules(scenario)
+    space = read_space(scenario, _spec(scenario))
+    evidence = Evidence(executor, _spec(scenario).budget, progress)
+    findings = Findings(experiment.describe(scenario), space, rules, evidence)
+    try:
+        search(space, Deciding(rules, evidence, findings.judgements))
+        if findings.answer is not None:
+            _ask_around(findings, findings.answer.candidate)
+    except OutOfBudget:
+        findings.stopped = Stopped.BUDGET
+    except KeyboardInterrupt:
+        findings.stopped = Stopped.INTERRUPTED
+    for candidate in space.candidates:
+        # What was under way when it ended.
+        outcomes = evidence.of(candidate)
+        if candidate.place not in findings.judgements and len(outcomes) > 1:
+            findings.judgements[candidate.place] = judge(candidate, rules, outcomes)
+    return findings
+
+
+def read_rules(scenario: Scenario) -> Rules:
+    """When something counts as shown. Raises InputError for a scenario without a plan or with too few replications."""
+    spec = _spec(scenario)
+    if scenario.replications < LEAST:
+        raise InputError(f"replications: got {scenario.replications}, expected at least {LEAST} for a plan: the most "
+                         "that a setting is run")  # fmt: skip
+    return Rules(
+        targets=tuple(spec.promises),
+        confidence=spec.confidence,
+        most_replications=scenario.replications,
+        warmup=scenario.warmup,
+        is_stationary=scenario.workload.is_stationary,
+    )
+
+
+def _spec(scenario: Scenario) -> PlanSpec:
+    if scenario.plan is None:
+        raise InputError("plan: missing, expected a mapping with targets and free (cluster.instances: 1..16)")
+    return scenario.plan
+
+
+def _ask_around(findings: Findings, answer: Candidate) -> None:
+    evidence, rules = findings.evidence, findings.rules
+    evidence.stage = Stage.HEADROOM
+    without, points = why_not(answer), dict[float, LoadPoint]()
+    try:
+        if without is None:
+            headroom(answer, rules, evidence, points)
+    finally:
+        findings.headroom = Headroom(tuple(points[load] for load in sorted(points)), without)
+    evidence.stage = Stage.NINES
+    findings.nines = _one_more_nine(findings, answer)
+    evidence.stage = Stage.OPTIONS
+    _look_at_options(findings, answer)
+
+
+def _one_more_nine(findings: Findings, answer: Candidate) -> Nines:
+    targets = one_more(findings.rules.targets)
+    if targets == findings.rules.targets:
+        return Nines(without="targets on means have no nines")
+    if reason := too_few(targets, findings.evidence.of(answer)):
+        return Nines(targets, without=reason)
+    stricter = Deciding(replace(_quick(findings.rules), targets=targets), findings.evidence, {})
+    found = fewest_from(_from(findings.space, answer.family, answer.cost), stricter)
+    return Nines(targets, None if found is None else stricter(found))
+
+
+def _look_at_options(findings: Findings, answer: Candidate) -> None:
+    """The next setting of the answer's family, and the cheapest of a few others that costs at least as much."""
+    deciding = Deciding(_quick(findings.rules), findings.evidence, findings.judgements)
+    for candidate in _from(findings.space, answer.family, answer.cost)[1:2]:
+        deciding(candidate)
+    others = [
+        _from(findings.space, number, answer.cost)
+        for number in range(len(findings.space.families)) if number != answer.family
+    ]  # fmt: skip
+    others = sorted((one for one in others if one), key=lambda one: (one[0].cost, one[0].place))
+    for candidates in others[:_MOST_OPTIONS]:
+        fewest_from(candidates, deciding)
+
+
+def _from(space: Space, family: int, cost: float) -> Sequence[Candidate]:
+    """The family's settings of at least this cost."""
+    return [candidate for candidate in space.families[family] if candidate.cost >= cost]
+
+
+def _quick(rules: Rules) -> Rules:
+    return replace(rules, most_replications=min(_QUICK, rules.most_replications))

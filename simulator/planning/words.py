@@ -1,0 +1,195 @@
+"""A plan in sentences: the answer, its margins, what breaks first, what else there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simulator.planning.answer import Findings
+from simulator.planning.evidence import Stage
+from simulator.planning.headroom import binding
+from simulator.planning.judging import Judgement, Value, Verdict
+from simulator.planning.space import Candidate
+from simulator.scenario.plan_spec import Target
+from simulator.wording import basis_of
+
+_NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+_MOST_LISTED = 4
+
+
+def verdict(findings: Findings) -> str:
+    """The answer in a line: ``8 instances, 12 % margin, TTFT p90 of chat breaks first at 1.3 times the load``."""
+    answer, margin = findings.answer, findings.margin
+    if answer is None or margin is None:
+        return _no_answer(findings)
+    said = f"{answer.candidate.label}: {margin.margin:.0%} margin, costs {answer.candidate.cost:,.4g} an hour"
+    room = findings.headroom
+    if room is not None and room.broken is not None and room.first_to_break is not None:
+        said += f"; {name_of(room.first_to_break.target)} breaks first, at {room.broken.load:.3g} times the load"
+    elif room is not None and room.met_at is not None and room.points[-1].load > 1:
+        said += f"; no target breaks up to {room.points[-1].load:.3g} times the load"
+    return f"{said}."
+
+
+def certainty(findings: Findings) -> str:
+    """How sure the answer is: what is shown, and what cheaper settings may do."""
+    percent = f"{100 * findings.rules.confidence:.4g} %"
+    answer = findings.answer
+    if answer is None:
+        return ""
+    said = f"{answer.candidate.label} meets every target, shown with {percent} confidence"
+    said += f" by {answer.num_replications} replications"
+    left = findings.undecided
+    if left and not findings.is_searched:
+        return f"{said}; the search is not over: {_listed(left)} may do so for less."
+    if left:
+        most = findings.rules.most_replications
+        return f"{said}; {_listed(left)} may do so for less, which {most} replications do not tell."
+    if any(one.cost < answer.candidate.cost for one in findings.space.candidates):
+        return f"{said}; every cheaper setting is shown to miss one, or has fewer instances than one that does."
+    return f"{said}; none is cheaper."
+
+
+def _no_answer(findings: Findings) -> str:
+    left = findings.undecided
+    if findings.judgements and left and findings.is_searched:
+        return f"No setting is shown to meet every target; {_listed(left)} may. {_closest(findings)}"
+    if not findings.is_searched:
+        return f"No setting is shown to meet every target so far. {_closest(findings)}".strip()
+    return f"No setting meets every target. {_closest(findings)}"
+
+
+def _closest(findings: Findings) -> str:
+    found = findings.closest
+    if found is None:
+        return ""
+    if found.unstable:
+        return f"The closest is {found.candidate.label}, whose queues grow as long as requests come."
+    worst = found.worst
+    return f"The closest is {found.candidate.label}, with {name_of(worst.target)} at {measured(worst)}."
+
+
+def notes(findings: Findings) -> Iterator[str]:
+    """What to know beside the answer, a sentence each."""
+    if findings.stopped is not None:
+        yield f"Ended early ({findings.stopped}) during {findings.stage}: what follows is what is known by then."
+    if findings.answer is not None:
+        yield certainty(findings)
+    yield from _headroom(findings)
+    yield from _nines(findings)
+    yield from _tokens(findings)
+    yield from _cautions(findings)
+    yield _effort(findings)
+
+
+def _headroom(findings: Findings) -> Iterator[str]:
+    room = findings.headroom
+    if room is None:
+        return
+    if room.without is not None:
+        yield f"Headroom: not looked for, since {room.without}."
+        return
+    broken = room.broken
+    if broken is None or room.met_at is None:
+        return
+    word = "waits then grow as long as requests come" if broken.judgement.unstable else "the means of few replications"
+    yield (f"Headroom: every target is met at {room.met_at:.3g} times the load and not at {broken.load:.3g} times "
+           f"({word}); what is used up there: {binding(broken.facts)}.")  # fmt: skip
+
+
+def _nines(findings: Findings) -> Iterator[str]:
+    nines, answer = findings.nines, findings.answer
+    if nines is None or answer is None:
+        return
+    if nines.without is not None:
+        yield f"One more nine: not looked for, since {nines.without}."
+        return
+    stricter = " and ".join(in_words(one) for one in nines.targets)
+    if nines.judgement is None:
+        yield f"One more nine ({stricter}): no setting of this kind is shown to have it."
+        return
+    found = nines.judgement.candidate
+    more = found.cost - answer.candidate.cost
+    price = f"{more:,.4g} an hour more ({more / answer.candidate.cost:.0%})" if more else "nothing"
+    yield f"One more nine ({stricter}) costs {price}: {found.label}."
+
+
+def _tokens(findings: Findings) -> Iterator[str]:
+    output, total = findings.cost_of_tokens(), findings.cost_of_tokens("total")
+    if output is not None and total is not None and output == output:
+        yield (f"At this load a million output tokens cost {output:,.3g}, a million tokens with those of prompts "
+               f"{total:,.3g}.")  # fmt: skip
+
+
+def _cautions(findings: Findings) -> Iterator[str]:
+    short = [one.candidate for one in findings.judgements.values() if one.too_short]
+    if short:
+        yield (f"Runs are too short for the load of {_listed(short)}: a longer workload would tell more than more "
+               "replications.")  # fmt: skip
+    for few, many in findings.surprises[:1]:
+        yield (f"{few.candidate.label} meets the targets and {many.candidate.label} does not: more instances are not "
+               "always better here, and a setting that was not looked at may do.")  # fmt: skip
+    for reason, count in findings.refusals().items():
+        yield f"Requests refused ({reason}): {count:,} over all runs; each counts as later than any target."
+    workload = findings.provenance.workload
+    if "this trace only" in workload:
+        yield f"What is shown is shown for this trace only ({workload})."
+
+
+def _effort(findings: Findings) -> str:
+    runs = findings.evidence.num_runs
+    others = ", ".join(f"{runs[stage]} for {stage}" for stage in Stage if stage != Stage.SEARCH and runs[stage])
+    return (
+        f"{runs[Stage.SEARCH]:,} runs for the search among {len(findings.space.candidates):,} settings (all of them in "
+        f"{findings.rules.most_replications} replications: {findings.num_of_brute_force:,} runs)"
+        + (f", {others}" if others else "") + ". More instances are taken never to be worse."
+    )  # fmt: skip
+
+
+def basis(findings: Findings) -> str:
+    """What the step times rest on (see ``wording.basis_of``), of the answer's runs or of all."""
+    return basis_of(findings.support_shares(), findings.profile)
+
+
+def name_of(target: Target) -> str:
+    """``TTFT p90 of chat``."""
+    if target.latency is None:
+        return f"goodput share of {target.tenant}"
+    which = "mean" if target.percent is None else f"p{target.percent:g}"
+    return f"{_NAMES[target.latency]} {which} of {target.tenant}"
+
+
+def in_words(target: Target) -> str:
+    """``TTFT p90 of chat ≤ 500 ms``."""
+    return f"{name_of(target)} {'≥' if target.latency is None else '≤'} {quantity(target, target.limit)}"
+
+
+def measured(value: Value) -> str:
+    """``620 ms, 500 ms allowed``."""
+    word = "wanted" if value.wants_more else "allowed"
+    return f"{quantity(value.target, value.mean)}, {quantity(value.target, value.target.limit)} {word}"
+
+
+def quantity(target: Target, value: float) -> str:
+    """A value of the target as people read it."""
+    if value in (float("inf"), float("-inf")):
+        return "never"
+    if target.latency is None:
+        return f"{100 * value:.4g} %"
+    return f"{value:,.3g} s" if value >= 1 else f"{1000 * value:,.3g} ms"
+
+
+def status(one: Judgement) -> str:
+    """The verdict on a setting in a few words."""
+    if one.unstable:
+        return "unstable"
+    if one.too_short and one.verdict == Verdict.OPEN:
+        return f"{one.verdict} (runs too short)"
+    return str(one.verdict)
+
+
+def _listed(candidates: Sequence[Candidate]) -> str:
+    names = [one.label for one in candidates[:_MOST_LISTED]]
+    more = len(candidates) - len(names)
+    if more:
+        return f"{'; '.join(names)} and {more} more"
+    return names[0] if len(names) == 1 else f"{'; '.join(names[:-1])} or {names[-1]}"
