@@ -32,16 +32,27 @@ def workload() -> None:
 @click.argument("trace", type=_PATH)
 @click.option("--format", "format_", metavar="NAME", help="Format of the file [told by its content].")
 @click.option("--first-half", is_flag=True, help="Fit to the first half of the requests only.")
+@click.option(
+    "--requests", type=click.IntRange(min=1), metavar="N",
+    help="How many requests the generator draws [as many as the trace has]. A pool is fitted so that it lasts.",
+)
 @click.option("--name", help="Name of the tenant [the file's].")
 @click.option("--compare", is_flag=True, help="Print trace and generator side by side, over three seeds.")
 @click.option("-o", "--output", type=_PATH, help="Write the YAML there instead of printing it.")
 def fit(
-    trace: Path, format_: str | None, first_half: bool, name: str | None, compare: bool, output: Path | None
+    trace: Path,
+    format_: str | None,
+    first_half: bool,
+    requests: int | None,
+    name: str | None,
+    compare: bool,
+    output: Path | None,
 ) -> None:
     """Fit a generator to TRACE: the workload block of a scenario, with a tenant whose prompts grow into a tree.
 
     It knows no text and no request of TRACE, only tables of lengths, pauses and what is kept from prompt to prompt.
-    With --first-half, --compare judges it by the second half too, which it has not seen.
+    With --first-half, --compare judges it by the second half too, of which it has seen no more than how many requests
+    it has.
     """
     from simulator.trace_tools.new_file import check_apart, new_file
     from simulator.workload.readers import open_trace
@@ -60,7 +71,7 @@ def fit(
     block_tokens = opened.block_tokens if (opened.block_tokens or 1) > 1 else _TEXT_BLOCK
     assert block_tokens is not None
     part = records[: len(records) // 2] if first_half else records
-    found = fit_to(part, block_tokens, trace)
+    found = fit_to(part, block_tokens, trace, requests or len(records))
     written = text(name or trace.name.partition(".")[0], found.source, _comments(opened, trace, part, records, found))
     if output is None:
         click.echo(written, nl=False)

@@ -47,7 +47,7 @@ def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replicat
         return one_by_one(stream(seed, "workload", tenant.name, f"tree: {purpose}", replication).random)
 
     texts = _Texts(spec, first_segment(index), named)
-    waiting = _Pool(spec.pool, named("pool")) if spec.pool is not None else _Paused(spec.pause or (), named("pause"))
+    waiting = _Paused(spec.pause or (), named("pause")) if spec.pool is None else _Pool(spec, spec.pool, named("pool"))
     another, outputs = named("another"), named("output")
     clock = stream(seed, "workload", tenant.name, "arrivals", replication)
     for times_s in arrival_times_s(spec.arrivals, clock, NUM_PER_DRAW):
@@ -59,7 +59,7 @@ def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replicat
             assert lengths is not None  # the specification demands it where there are later turns
             output = max(1, round(value_at(_of_class(lengths, place), next(outputs))))
             prompt = thread.prompt
-            if spec.another and next(another) < spec.another[place][bisect_right(spec.turn_groups, thread.turn)]:
+            if spec.another and next(another) < _chance(spec, spec.another, place, output, thread.turn):
                 waiting.put(thread, arrival_s)
             elif prompt and prompt[-1][0] is not None and texts.is_last(prompt[-1][0]):
                 prompt = (*prompt[:-1], (None, 0, prompt[-1][2]))  # nobody reads it again
@@ -77,6 +77,12 @@ def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replicat
                 lora=tenant.lora,
                 skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
             )
+
+
+def _chance(spec: TreeSpec, another: tuple[tuple[float, ...], ...], place: int, output: int, turn: int) -> float:
+    """Of another turn, after a prompt of class ``place`` and an answer of ``output`` tokens."""
+    row = place * (len(spec.answer_classes) + 1) + bisect_right(spec.answer_classes, output)
+    return another[row][bisect_right(spec.turn_groups, turn)]
 
 
 class _Texts:
@@ -171,10 +177,11 @@ class _Paused:
 
 
 class _Pool:
-    """Threads that have not ended, begun or not, any of which may be next."""
+    """Threads that have not ended, any of which may be next: those not begun with ``unbegun_weight``, begun ones 1."""
 
-    def __init__(self, size: int, drawn: Iterator[float]) -> None:
+    def __init__(self, spec: TreeSpec, size: int, drawn: Iterator[float]) -> None:
         self._size = self._num_unbegun = size
+        self._unbegun_weight = spec.unbegun_weight
         self._drawn = drawn
         self._begun: list[Thread] = []
 
@@ -186,10 +193,12 @@ class _Pool:
         begun = self._begun
         if not begun and not self._num_unbegun:
             self._num_unbegun = self._size
-        place = int(next(self._drawn) * (self._num_unbegun + len(begun))) - self._num_unbegun
-        if place < 0:
+        unbegun = self._unbegun_weight * self._num_unbegun
+        at = next(self._drawn) * (unbegun + len(begun)) - unbegun
+        if at < 0:
             self._num_unbegun -= 1
             return None
+        place = min(int(at), len(begun) - 1)
         thread, begun[place] = begun[place], begun[-1]
         begun.pop()
         return thread

@@ -42,13 +42,15 @@ class TreeSpec(Spec):
     A new thread's prompt has the ``common_tokens`` that all have, one of ``heads`` (chosen by weight; ``headless`` is
     the weight of having none), then ``thread_tokens`` (a table) of its own. After each request its thread
     has ``another`` turn with a probability that depends on the prompt's length (classes that ``length_classes`` part,
-    in tokens) and on the turns so far (groups that begin with the turns of ``turn_groups``; the first turn is 0): a
-    row a class, a number a group.
+    in tokens), on the answer's (``answer_classes``) and on the turns so far (groups that begin with the turns of
+    ``turn_groups``; the first turn is 0): a row a class, a number a group. With classes of both prompts and answers,
+    each class of prompts has a row for each class of answers, the shortest prompts' rows first.
 
     When the next turn comes: ``pause`` (a table, in seconds) after the one before, with the first arrival from then on,
     and arrivals for which no turn is due begin threads. Or, with ``pool``: each arrival is the next turn of any of the
     ``pool`` threads that have not ended, begun or not, all alike, as when a fixed set of documents or dialogues is
-    worked off in random order; new threads become fewer. When all have ended, another ``pool`` of them takes over.
+    worked off in random order; new threads become fewer. One that has not begun is chosen ``unbegun_weight`` times as
+    often as one that has. When all have ended, another ``pool`` of them takes over.
 
     The next turn is the same prompt again (share ``repeats``), or falls back to the front of it (share
     ``falls_back``, a number a class; what is kept and added says ``fallen``), or goes on (``extended``). Kept text is
@@ -66,11 +68,13 @@ class TreeSpec(Spec):
     heads: tuple[HeadSpec, ...] = ()
     headless: PositiveNumber | None = None
     length_classes: tuple[PositiveCount, ...] = ()
+    answer_classes: tuple[PositiveCount, ...] = ()
     turn_groups: tuple[PositiveCount, ...] = ()
     thread_tokens: Table
     another: tuple[tuple[Share, ...], ...] | None = None
     pause: Table | None = None
     pool: PositiveCount | None = Field(default=None, le=10**7)
+    unbegun_weight: PositiveNumber = 1.0
     repeats: Share = 0.0
     falls_back: tuple[Share, ...] | None = None
     extended: AgainSpec | None = None
@@ -87,7 +91,7 @@ class TreeSpec(Spec):
     def _describes_one_stream(self) -> Self:
         if (self.num_requests is None) == (self.duration is None):
             raise ValueError("give exactly one of num_requests and duration")
-        for name in ("length_classes", "turn_groups"):
+        for name in ("length_classes", "answer_classes", "turn_groups"):
             if any(low >= high for low, high in pairwise(getattr(self, name))):
                 raise ValueError(f"{name}: each is above the one before")
         if self.headless is not None and not self.heads:
@@ -100,7 +104,7 @@ class TreeSpec(Spec):
     def _turns_are_described(self) -> Self:
         later = ("extended", "output_tokens")
         if self.another is None:
-            names = (*later, "pause", "pool", "repeats", "falls_back", "fallen", "turn_groups")
+            names = (*later, "pause", "pool", "repeats", "falls_back", "fallen", "answer_classes", "turn_groups")
             if idle := [name for name in names if getattr(self, name)]:
                 raise ValueError(f"{' and '.join(idle)} would change nothing without another turn (another)")
             return self
@@ -108,6 +112,8 @@ class TreeSpec(Spec):
             raise ValueError(f"{' and '.join(missing)}: missing; what a second turn is like")
         if (self.pause is None) == (self.pool is None):
             raise ValueError("give exactly one of pause and pool")
+        if self.pool is None and self.unbegun_weight != 1:
+            raise ValueError("unbegun_weight would change nothing without a pool")
         if (self.falls_back is None) != (self.fallen is None):
             raise ValueError("falls_back and fallen go together")
         return self
@@ -116,7 +122,6 @@ class TreeSpec(Spec):
     def _tables_have_a_row_a_class(self) -> Self:
         num_classes, num_groups = len(self.length_classes) + 1, len(self.turn_groups) + 1
         rows: dict[str, tuple[object, ...] | None] = {
-            "another": self.another,
             "falls_back": self.falls_back,
             "extended.new_tokens": self.extended.new_tokens if self.extended is not None else None,
             "fallen.new_tokens": self.fallen.new_tokens if self.fallen is not None else None,
@@ -124,9 +129,13 @@ class TreeSpec(Spec):
             "output_tokens": self.output_tokens,
         }
         for name, given in rows.items():
-            one_for_all = name not in ("another", "falls_back") and given is not None and len(given) == 1
+            one_for_all = name != "falls_back" and given is not None and len(given) == 1
             if given is not None and len(given) != num_classes and not one_for_all:
                 raise ValueError(f"{name}: {len(given)} given for {num_classes} classes of length")
+        num_answers = len(self.answer_classes) + 1
+        if self.another is not None and len(self.another) != num_classes * num_answers:
+            both = f"{num_classes} classes of length" + f" times {num_answers} of answers" * (num_answers > 1)
+            raise ValueError(f"another: {len(self.another)} given for {both}")
         for row in self.another or ():
             if len(row) != num_groups:
                 raise ValueError(f"another: a row of {len(row)} for {num_groups} groups of turns")

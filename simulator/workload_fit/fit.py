@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from simulator.workload.tables import table_of
 from simulator.workload.tree_spec import TreeSpec
 from simulator.workload_fit import another
 from simulator.workload_fit.arrivals import fitted
+from simulator.workload_fit.lasting import num_requests_of_pool, that_lasts
 from simulator.workload_fit.observed import Observed, check_enough, observe
 from simulator.workload_fit.returning import Paused, Pooled, paused, pool_is_likelier, pooled
 
@@ -32,39 +33,73 @@ class Fit:
     words: tuple[str, ...]
 
 
-def fit(records: Sequence[Record], block_tokens: int, path: object = "trace") -> Fit:
+def fit(
+    records: Sequence[Record], block_tokens: int, path: object = "trace", num_requests: int | None = None
+) -> Fit:
     """Fit to records in order of arrival, all with prompts (``observed.read`` has looked).
 
-    Raises InputError, which calls them ``path``, for too few of them.
+    The generator is to draw ``num_requests``, by default as many as there are. Raises InputError, which calls the
+    records ``path``, for too few of them.
     """
     check_enough(records, path)
     seen = observe(records, block_tokens)
-    where = another.cells(seen.num_tokens, seen.turn, (seen.common_tokens // block_tokens + 1) * block_tokens)
+    first_edge = (seen.common_tokens // block_tokens + 1) * block_tokens
+    where = another.cells(seen.num_tokens, seen.num_outputs, seen.turn, first_edge)
+    num_requests = num_requests or len(records)
+    threads = _threads(seen, where)
+    if isinstance(threads, Pooled):
+        threads = that_lasts(
+            num_requests,
+            lambda weight: pooled(seen, where, weight),
+            lambda pool: TreeSpec.model_validate(_source(seen, where, pool, num_requests)),
+        )
+    found = _source(seen, where, threads, num_requests)
+    spec = TreeSpec.model_validate(found)
+    later = int(np.sum(seen.parent >= 0))
+    return Fit(found, spec, (f"{seen.parent.size - later:,} threads, {later:,} later turns", *_how_they_go_on(spec)))
+
+
+def _how_they_go_on(spec: TreeSpec) -> Iterator[str]:
+    if spec.pool is not None:
+        lasts_for = float(f"{num_requests_of_pool(spec):.2g}")
+        how = f"that is worked off in about {lasts_for:,.0f} requests"
+        yield f"threads go on in random order, as of a pool of {spec.pool:,} {how}"
+    elif spec.pause is not None:
+        mean, median = np.mean(spec.pause), np.median(spec.pause)
+        yield f"threads go on after pauses of {mean:.3g} s (mean) and {median:.3g} s (median)"
+
+
+def _threads(seen: Observed, where: another.Cells) -> Pooled | Paused | None:
+    """How threads go on; None where none does."""
+    if not np.any(seen.parent >= 0):
+        return None
+    pool = pooled(seen, where)
+    return pool if pool_is_likelier(seen, where, pool) else paused(seen, where, seen.times_s)
+
+
+def _source(
+    seen: Observed, where: another.Cells, threads: Pooled | Paused | None, num_requests: int
+) -> dict[str, Any]:
     begins, later = np.flatnonzero(seen.parent < 0), np.flatnonzero(seen.parent >= 0)
-    words = [f"{begins.size:,} threads, {later.size:,} later turns"]
     own_tokens = np.maximum(seen.num_tokens - seen.head_tokens, 0)[begins]
     turns: dict[str, Any] = {}
-    if later.size:
-        pool = pooled(seen, where)
-        turns = {"turn_groups": list(another.TURN_GROUPS)}
-        if pool_is_likelier(seen, where, pool):
-            own_tokens = _in_proportion(own_tokens, seen.is_hidden[begins], pool)
-            later = np.flatnonzero((seen.parent >= 0) | seen.is_hidden)
-            found, how = _worked_off(pool)
-        else:
-            found, how = _after_pauses(paused(seen, where, seen.times_s))
-        turns |= found | _kept_and_added(seen, where)
-        if "pool" in found:
-            _add_hidden_turns(turns, seen, where)
-        words.append(how)
+    if threads is not None:
+        turns = {
+            "answer_classes": list(where.answer_edges), "turn_groups": list(another.TURN_GROUPS),
+            **_when(threads), **_kept_and_added(seen, where),
+        }  # fmt: skip
+    if isinstance(threads, Pooled):
+        own_tokens = _in_proportion(own_tokens, seen.is_hidden[begins], threads)
+        later = np.flatnonzero((seen.parent >= 0) | seen.is_hidden)
+        _add_hidden_turns(turns, seen, where)
     source: dict[str, Any] = {
-        "arrivals": fitted(seen.times_s), "num_requests": len(records), "block_tokens": block_tokens, **_heads(seen),
-        "length_classes": list(where.edges), "thread_tokens": _tokens(own_tokens, _THREAD_POINTS), **turns,
-        "new_output_tokens": _by_class(seen.num_outputs, where, begins),
+        "arrivals": fitted(seen.times_s), "num_requests": num_requests, "block_tokens": seen.block_tokens,
+        **_heads(seen), "length_classes": list(where.edges), "thread_tokens": _tokens(own_tokens, _THREAD_POINTS),
+        **turns, "new_output_tokens": _by_class(seen.num_outputs, where, begins),
     }  # fmt: skip
-    if later.size:
+    if threads is not None:
         source["output_tokens"] = _by_class(seen.num_outputs, where, later)
-    return Fit(source, TreeSpec.model_validate(source), tuple(words))
+    return source
 
 
 def _heads(seen: Observed) -> dict[str, Any]:
@@ -85,19 +120,14 @@ def _heads(seen: Observed) -> dict[str, Any]:
     return found
 
 
-def _worked_off(pool: Pooled) -> tuple[dict[str, Any], str]:
-    num_threads = round(pool.num_shown + pool.num_hidden)
-    rows = pool.another.copy()
-    if pool.num_hidden:
-        rows[0] = pool.hidden_goes_on
-    how = f"threads go on in random order, as of a pool of {num_threads:,} that is worked off"
-    return {"another": _shares(rows), "pool": num_threads}, how
-
-
-def _after_pauses(pauses: Paused) -> tuple[dict[str, Any], str]:
-    table = _pauses(pauses)
-    how = f"threads go on after pauses of {np.mean(table):.3g} s (mean) and {np.median(table):.3g} s (median)"
-    return {"another": _shares(pauses.another), "pause": [float(f"{value:.4g}") for value in table]}, how
+def _when(threads: Pooled | Paused) -> dict[str, Any]:
+    if isinstance(threads, Paused):
+        return {"another": _shares(threads.another), "pause": [float(f"{value:.4g}") for value in _pauses(threads)]}
+    rows = threads.another.copy()
+    if threads.num_hidden:
+        rows[0] = threads.hidden_goes_on
+    found = {"another": _shares(rows), "pool": round(threads.num_shown + threads.num_hidden)}
+    return found if threads.unbegun_weight == 1 else {**found, "unbegun_weight": float(f"{threads.unbegun_weight:.3g}")}
 
 
 def _in_proportion(tokens: np.ndarray, hidden: np.ndarray, pool: Pooled) -> np.ndarray:
@@ -174,4 +204,5 @@ def _tokens(values: np.ndarray, num_points: int) -> list[int]:
 
 
 def _shares(found: np.ndarray) -> list[list[float]]:
-    return [[float(f"{value:.3g}") for value in row] for row in found.tolist()]
+    rows = found.reshape(-1, found.shape[-1]).tolist()
+    return [[float(f"{value:.3g}") for value in row] for row in rows]

@@ -7,6 +7,7 @@ Laird, Rubin (1977), "Maximum likelihood from incomplete data via the EM algorit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,8 @@ from scipy.optimize import minimize
 from simulator.workload_fit.another import Cells, probabilities
 from simulator.workload_fit.observed import Observed
 
-_NUM_ROUNDS = 60
-_STILL = 1e-3  # a round that changes less is the last
+_NUM_ROUNDS = 200
+_STILL = 1e-4  # a round that changes less is the last
 _PRIOR = 1e-3  # keeps numbers that the trace says nothing about from running away
 _NUM_BINS = 24
 _MOST_COMPARED = 5000  # requests: the comparison takes their square
@@ -41,7 +42,8 @@ class Paused:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Any thread that has not ended is next, all alike: ``num_left`` of them before each request.
+    """Any thread that has not ended is next, with a weight of 1 if it has begun, else of ``unbegun_weight``:
+    ``num_left`` is the sum of these weights before each request.
 
     ``num_shown`` threads begin with a whole block of their own; ``num_hidden`` others are seen in no two requests, and
     go on with probability ``hidden_goes_on``.
@@ -52,6 +54,7 @@ class Pooled:
     num_hidden: float
     hidden_goes_on: float
     num_left: np.ndarray
+    unbegun_weight: float = 1.0
 
 
 def paused(seen: Observed, where: Cells, clock: np.ndarray) -> Paused:
@@ -64,12 +67,12 @@ def paused(seen: Observed, where: Cells, clock: np.ndarray) -> Paused:
         edges = np.array([edges[0], edges[0] + 1e-3])
     counts = np.histogram(pauses, edges)[0].astype(float)
     since = clock[-1] - clock[~returned]
-    fit = Paused(np.full((where.num_classes, 1), 0.5), edges, counts / max(1.0, counts.sum()))
+    fit = Paused(np.full(where.shape, 0.5), edges, counts / max(1.0, counts.sum()))
     goes_on = returned.astype(float)
     goes_on[~returned] = 0.25
     for _ in range(_NUM_ROUNDS):
         another = probabilities(where, goes_on)
-        chance = another[where.classes, where.groups][~returned]
+        chance = where.of(another)[~returned]
         left = fit.survival(since)
         goes_on[~returned] = chance * left / (1 - chance + chance * left)
         # Those under way fall into the bins above the time that they have been away, as the shares say.
@@ -91,8 +94,8 @@ def _shares(fit: Paused, counts: np.ndarray, since: np.ndarray, under_way: np.nd
     return np.asarray(expected / max(expected.sum(), 1e-12))
 
 
-def pooled(seen: Observed, where: Cells) -> Pooled:
-    """Fit the number of threads that begin, and whether they go on.
+def pooled(seen: Observed, where: Cells, unbegun_weight: float = 1.0) -> Pooled:
+    """Fit the number of threads that begin, and whether they go on, with a given weight of those that have not begun.
 
     Of prompts without a whole block of their own nothing can be known again, so that each seems to begin a thread; how
     their number falls behind that of the others tells how many are later turns.
@@ -103,10 +106,10 @@ def pooled(seen: Observed, where: Cells) -> Pooled:
     revived = (seen.parent >= 0) & ~_first_to_go_on(seen)  # a second one to go on: one ending less
     goes_on = np.where(returned, 1.0, 0.5)
     draw = np.array([np.log(max(1.0, begins.sum())), np.log(max(1.0, hidden.sum())), 0.0])
-    fit = Pooled(np.zeros((where.num_classes, 1)), 1.0, 0.0, 0.0, np.zeros(1))
+    fit = Pooled(np.zeros(where.shape), 1.0, 0.0, 0.0, np.zeros(1))
     for _ in range(_NUM_ROUNDS):
         another = probabilities(where, np.where(hidden, 0.0, goes_on))
-        ended = _before(np.where(hidden, 0.0, 1 - goes_on) - revived)
+        begun_left = num_begun - _before(np.where(hidden, 0.0, 1 - goes_on) - revived)
 
         def sizes(draw: np.ndarray) -> tuple[float, float, float]:
             """Threads that show themselves, hidden ones, and the share of hidden turns that are their thread's last."""
@@ -114,26 +117,31 @@ def pooled(seen: Observed, where: Cells) -> Pooled:
             more_shown, more_hidden = np.exp(draw[:2]).tolist()
             return num_begun[-1] + 1 + more_shown, last * (num_hidden[-1] + 1) + more_hidden, last
 
-        def loss(draw: np.ndarray, ended: np.ndarray = ended) -> float:
+        def weight_left(shown: float, concealed: float, last: float, begun: np.ndarray = begun_left) -> np.ndarray:
+            """Hidden ones, few of which go on, weigh as if none had begun."""
+            return np.asarray(unbegun_weight * (shown - num_begun + concealed - last * num_hidden) + begun)
+
+        def loss(draw: np.ndarray, weight_left: Callable[..., np.ndarray] = weight_left) -> float:
             shown, concealed, last = sizes(draw)
             likelihood = np.sum(np.log(shown - num_begun[begins]))
             if hidden.any():
                 likelihood += np.sum(np.log(concealed - last * num_hidden[hidden]))
             else:
                 concealed = 0.0
-            likelihood -= np.sum(np.log(shown + concealed - last * num_hidden - ended))
+            likelihood -= np.sum(np.log(weight_left(shown, concealed, last)))
             return float(-likelihood + np.sum(_PRIOR * draw**2))
 
         draw = minimize(loss, draw, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3, "maxiter": 300}).x
         before = fit
         shown, concealed, last = sizes(draw)
         concealed *= bool(hidden.any())
-        fit = Pooled(another, shown, concealed, 1 - last, shown + concealed - last * num_hidden - ended)
+        num_left = weight_left(shown, concealed, last)
+        fit = Pooled(another, shown, concealed, 1 - last, num_left, unbegun_weight)
         if np.abs(another - before.another).max() < _STILL and abs(shown / before.num_shown - 1) < _STILL:
             break
         passed = np.cumsum(1 / fit.num_left)
         left = np.exp(passed - passed[-1])  # nobody took the thread up until the end
-        chance = another[where.classes, where.groups]
+        chance = where.of(another)
         goes_on = np.where(returned, 1.0, chance * left / (1 - chance + chance * left))
     return fit
 
@@ -168,7 +176,7 @@ def _log_likelihood_of_pool(seen: Observed, where: Cells, pool: Pooled, size: in
     before = seen.parent[later]
     # A thread that goes on had not ended: how likely that was, when it had been away so long.
     passed = np.cumsum(1 / pool.num_left)
-    chance = pool.another[where.classes, where.groups][before]
+    chance = where.of(pool.another)[before]
     left = np.exp(passed[before] - passed[later - 1])
     known = np.sum(np.log(chance * left / (1 - chance + chance * left) / pool.num_left[later]))
     return float(known + np.sum(np.log(unbegun[new] / pool.num_left[new])))
@@ -182,7 +190,7 @@ def _first_to_go_on(seen: Observed) -> np.ndarray:
 def _log_likelihood(seen: Observed, where: Cells, fit: Paused, size: int) -> float:
     """Of the threads of the first ``size`` requests, where each earlier one may go on with its own hazard."""
     left = fit.survival(np.arange(size + 1) - 0.5)
-    share = fit.another[where.classes, where.groups][:size]
+    share = where.of(fit.another)[:size]
     first = _first_to_go_on(seen)
     waits = np.ones(size, dtype=bool)
     total = 0.0
