@@ -42,15 +42,15 @@ class Stretch:
         scheduler.collect_events(scheduler.completing)  # those of the last real schedule leave with the first step
         admission = scheduler.admission
         counts_lookups = admission.counts_refusals
-        group, pool = scheduler.group, scheduler.pool
+        group, pool, scheduled_at = scheduler.group, scheduler.pool, self.scheduled_at
         while (border := group.next_border(index)) is not None:
             step = max(index, border - lead) if lead else border
             if step >= end:
                 break
             if counts_lookups:
                 admission.repeat_lookups(step - index)
-            if self.scheduled_at is not None:
-                pool.tell_time(self.scheduled_at(step))
+            if scheduled_at is not None:
+                pool.tell_time(scheduled_at(step))
             self._pass_borders(step, lead)
             if counts_lookups:
                 admission.repeat_lookups(1)
