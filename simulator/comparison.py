@@ -38,7 +38,7 @@ COMPARED = (
 )
 
 
-_GROWING = ("ttft_", "e2e_", "queue_")  # what an overload makes as long as the run
+GROWING = ("ttft_", "e2e_", "queue_")  # what an overload makes as long as the run
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Comparison:
         for result in self.counted:
             summary = result.summary()
             if result.policy in self.steady_state.unstable:
-                summary |= {key: None for key in summary if key.startswith(_GROWING)}
+                summary |= {key: None for key in summary if key.startswith(GROWING)}
             found[result.policy].append(summary)
         return found
 

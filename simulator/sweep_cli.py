@@ -36,8 +36,8 @@ def sweep(
     workload.tenants.NAME.synthetic.arrivals.rate_per_s. VALUES are written as in the file, units too; of a range with a
     step both ends belong to it. All settings meet the same draws.
 
-    Rows go to sweep.parquet in the folder of the report (-o) [out/NAME_sweep], one a replication. The file is whole at
-    every moment, and the same command computes what it lacks; other keys or another scenario need another folder.
+    Rows go to the folder rows in that of the report (-o) [out/NAME_sweep], one a replication: Parquet, to be read at
+    every moment. The same command computes what is missing there; other keys or another scenario need another folder.
     """
     from simulator.scenario import load
     from simulator.sweep.axes import read_axis
@@ -78,4 +78,4 @@ def sweep(
         from rich.console import Console
 
         report.print_findings(findings, Console())
-        click.echo(f"Rows: {folder / 'sweep.parquet'}; figure: {folder / 'settings.svg'}")
+        click.echo(f"Rows: {folder / 'rows'}; figure: {folder / 'settings.svg'}")

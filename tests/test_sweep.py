@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +25,11 @@ from simulator.errors import InputError
 from simulator.executors import Processes
 from simulator.scenario import Scenario, parse
 from simulator.statistics import compare_all, holm, paired_difference
-from simulator.sweep import Design, Findings, grid, hypercube, read_axis, results_file, run
+from simulator.sweep import Design, Findings, grid, hypercube, read_axis, row_store, run
 from simulator.sweep.differences import adjusted, against, all_pairs
 from simulator.sweep.effects import find_effects
 from simulator.sweep.figures import figures
-from simulator.sweep.report import short_names, verdict
+from simulator.sweep.report import notes, short_names, verdict
 from tests.test_variants import TEXT
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +46,15 @@ def design(*vary: str, **more: Any) -> Design:
 def swept(folder: Path, *vary: str, **more: Any) -> Findings:
     described = scenario(**more)
     return run(described, grid(described, [read_axis(text) for text in vary]), folder, Processes(1))
+
+
+def rows_of(folder: Path) -> pd.DataFrame:
+    """All rows that are written, in an order of their own."""
+    return pd.read_parquet(folder / "rows").sort_values(["setting", "replication"], ignore_index=True)
+
+
+def in_bytes(folder: Path) -> bytes:
+    return rows_of(folder).to_parquet(index=False)
 
 
 # What is varied
@@ -174,7 +182,7 @@ VARY = ("cluster.instances=1,2", "engine.max_num_seqs=8,16")
 
 def test_one_row_a_replication_with_where_it_comes_from(tmp_path: Path) -> None:
     swept(tmp_path, *VARY)
-    table = pd.read_parquet(tmp_path / "sweep.parquet")
+    table = pd.read_parquet(tmp_path / "rows")
     assert len(table) == 8
     assert table.groupby(["cluster.instances", "engine.max_num_seqs"])["replication"].apply(list).to_dict() == {
         (instances, sequences): [0, 1] for instances in (1, 2) for sequences in (8, 16)
@@ -222,12 +230,12 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
         return counted.num_tasks
 
     assert again(VARY, 2) == 8
-    first = pd.read_parquet(tmp_path / "sweep.parquet")
+    first = rows_of(tmp_path)
     assert again(VARY, 2) == 0
     assert again(VARY, 3) == 4
     assert again(("cluster.instances=1,2,3", VARY[1]), 3) == 6
     assert again(("cluster.instances=1,3", VARY[1]), 1) == 0
-    later = pd.read_parquet(tmp_path / "sweep.parquet").set_index(["setting", "replication"])
+    later = rows_of(tmp_path).set_index(["setting", "replication"])
     assert len(later) == 18
     kept = later.loc[list(map(tuple, first[["setting", "replication"]].to_numpy()))].reset_index()
     assert kept[first.columns].equals(first)
@@ -238,10 +246,10 @@ def test_where_and_in_which_order_it_was_computed_changes_no_byte(tmp_path: Path
     described, found = scenario(), design(*VARY)
     with pytest.raises(Stopped):
         run(described, found, tmp_path / "backwards", Backwards(5))
-    assert pq.read_metadata(tmp_path / "backwards" / "sweep.parquet").num_rows == 5
+    assert len(rows_of(tmp_path / "backwards")) == 5
     for name, executor in (("alone", Processes(1)), ("two", Processes(2)), ("backwards", Backwards(3))):
         run(described, found, tmp_path / name, executor)
-    files = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("alone", "two", "backwards")]
+    files = [in_bytes(tmp_path / name) for name in ("alone", "two", "backwards")]
     assert files[0] == files[1] == files[2]
 
 
@@ -265,9 +273,9 @@ class Backwards:
 KILLED = """
 import sys, time
 from simulator import cli
-from simulator.sweep import results_file, runs
+from simulator.sweep import row_store, runs
 
-results_file._FLUSH_S = 0.0
+row_store._MOST_LOST_S = row_store._MOST_LOST_SHARE = 0.0
 simulate = runs.simulate
 def slowly(task):
     time.sleep(0.05)
@@ -282,7 +290,7 @@ def test_kill_9_in_the_middle_loses_no_row_and_the_file_is_whole_at_every_moment
     path.write_text(TEXT)
     arguments = ["sweep", str(path), "--limit", "5", "--replications", "5", "--jobs", "1", "--vary", VARY[0],
                  "--vary", "engine.max_num_seqs=8,16,24,32,40"]  # fmt: skip
-    rows = tmp_path / "out" / "sweep.parquet"
+    out, rows = tmp_path / "out", tmp_path / "out" / "rows"
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, *arguments, "-o", str(tmp_path / "out")],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
@@ -291,8 +299,8 @@ def test_kill_9_in_the_middle_loses_no_row_and_the_file_is_whole_at_every_moment
     num_seen = 0
     while num_seen < 8:
         assert time.monotonic() < deadline_s
-        if rows.exists():
-            table = pd.read_parquet(rows)  # raises where it is not whole
+        if rows.exists() and any(rows.glob("*.parquet")):
+            table = pd.read_parquet(rows)  # raises where a file is not whole
             assert len(table) >= num_seen
             num_seen = len(table)
     process.send_signal(signal.SIGKILL)
@@ -303,46 +311,40 @@ def test_kill_9_in_the_middle_loses_no_row_and_the_file_is_whole_at_every_moment
     counted = Counted()
     described = parse(TEXT, str(path), tmp_path).changed(replications=5, limit=5)
     axes = [read_axis(VARY[0]), read_axis("engine.max_num_seqs=8,16,24,32,40")]
-    run(described, grid(described, axes), tmp_path / "out", counted)
+    (rows / ".rows-000099.parquet.partial").touch()  # as of a kill while writing
+    run(described, grid(described, axes), out, counted)
     assert counted.num_tasks == 50 - len(left)
     table = pd.read_parquet(rows)
     assert len(table) == 50
     assert not table.duplicated(["setting", "replication"]).any()
     run(described, grid(described, axes), tmp_path / "at once", Processes(1))
-    assert rows.read_bytes() == (tmp_path / "at once" / "sweep.parquet").read_bytes()
-    assert not list(rows.parent.glob(".*partial"))
+    assert in_bytes(out) == in_bytes(tmp_path / "at once")
+    assert not list(rows.glob(".*partial"))
 
 
 def test_a_full_disk_is_one_line_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(tmp_path, "cluster.instances=1,2", replications=2)
-    before = (tmp_path / "sweep.parquet").read_bytes()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(results_file.pq, "write_table", full)
+    monkeypatch.setattr(row_store.pq, "write_table", full)
     with pytest.raises(InputError) as error:
         swept(tmp_path, "cluster.instances=1,2,3", replications=2)
     assert str(error.value) == (
-        f"{tmp_path / 'sweep.parquet'}: cannot write it (No space left on device); its 4 rows are kept, and the same "
-        "command goes on from there"
+        f"{tmp_path / 'rows' / 'rows-000001.parquet'}: cannot write it (No space left on device); 4 rows are kept, and "
+        "the same command goes on from there"
     )
-    assert (tmp_path / "sweep.parquet").read_bytes() == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
     monkeypatch.undo()
     assert swept(tmp_path, "cluster.instances=1,2,3", replications=2).num_found == 4
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_a_really_full_device_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "with_name", lambda *_: Path("/dev/full"))
-    with pytest.raises(InputError, match=r"cannot write it \(No space left on device\); its 0 rows are kept"):
-        swept(tmp_path, "cluster.instances=1,2")
-
-
 def test_rows_of_something_else_are_never_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(tmp_path, "cluster.instances=1,2")
-    before = (tmp_path / "sweep.parquet").read_bytes()
-    where = f"^{tmp_path / 'sweep.parquet'}: "
+    before = in_bytes(tmp_path)
+    where = f"^{tmp_path / 'rows' / 'rows-000000.parquet'}: "
     with pytest.raises(InputError, match=where + "holds results of another scenario: "):
         swept(tmp_path, "cluster.instances=1,2", seed=1)
     with pytest.raises(InputError, match=where + "holds results of another set of varied keys: cluster.inst"):
@@ -353,7 +355,9 @@ def test_rows_of_something_else_are_never_mixed_in(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match=where + words):
         swept(tmp_path, "cluster.instances=1,2")
     monkeypatch.undo()
-    assert (tmp_path / "sweep.parquet").read_bytes() == before
+    with pytest.raises(InputError, match=where + "holds results of another kind of values: number, not text;"):
+        swept(tmp_path, "cluster.instances=1,'2'")
+    assert in_bytes(tmp_path) == before
 
 
 def test_a_changed_trace_is_another_input(tmp_path: Path) -> None:
@@ -373,18 +377,20 @@ def test_a_changed_trace_is_another_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not parquet at all", b"PAR1" + bytes(50) + b"PAR1"])
-def test_a_file_that_is_no_results_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "sweep.parquet").write_bytes(content)
-    with pytest.raises(InputError, match="sweep.parquet: not a Parquet file that can be read"):
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "mine.parquet").write_bytes(content)
+    with pytest.raises(InputError, match="mine.parquet: not a Parquet file that can be read"):
         swept(tmp_path, "cluster.instances=1,2")
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "sweep.parquet")
-    with pytest.raises(InputError, match="sweep.parquet: not the results of a sweep, expected another folder"):
+    pd.DataFrame({"a": [1]}).to_parquet(rows / "mine.parquet")
+    with pytest.raises(InputError, match="mine.parquet: not the rows of a sweep, expected another folder"):
         swept(tmp_path, "cluster.instances=1,2")
-    assert len(pd.read_parquet(tmp_path / "sweep.parquet")) == 1
+    assert [path.name for path in rows.iterdir()] == ["mine.parquet"]
 
 
 def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
-    with results_file.locked(tmp_path), pytest.raises(InputError, match="another sweep is writing there"):
+    with row_store.locked(tmp_path), pytest.raises(InputError, match="another sweep is writing there"):
         swept(tmp_path, "cluster.instances=1,2")
     swept(tmp_path, "cluster.instances=1,2")
 
@@ -516,6 +522,27 @@ def test_there_is_a_figure_for_any_number_of_keys(vary: list[str], names: set[st
     assert "has the lowest mean p90 TTFT (" in found_words
 
 
+def test_a_setting_under_overload_has_no_waits(tmp_path: Path) -> None:
+    """One slot serves one request of 20 tokens at 33 ms a token, 1.5 a second at the most; 7 come."""
+    text = TEXT.replace("num_requests: 30", "num_requests: 100")
+    described = parse(text).changed(replications=4)
+    axes = [read_axis("engine.max_num_seqs=1,64"), read_axis("cluster.instances=1,8")]
+    found = run(described, grid(described, axes), tmp_path, Processes(1))
+    assert found.unstable == {0}
+    assert np.isnan(found.values("ttft_p90_s")[0]).all()
+    assert not np.isnan(found.values("output_tokens_per_s")).any()
+    assert found.best in (1, 2, 3)
+    assert found.effects is None
+    assert notes(found)[0].endswith("are left out: engine.max_num_seqs=1, cluster.instances=1.")
+
+
+def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:
+    described = parse(TEXT + "warmup: 10\n")
+    found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))
+    assert {row["num_requests"] for row in found.rows} == {25}
+    assert notes(found) == ["The first 10 requests of every run are a warm-up, as the scenario says."]
+
+
 def test_one_replication_shows_nothing_beyond_itself(tmp_path: Path) -> None:
     found = swept(tmp_path, *VARY, replications=1)
     assert all(one.adjusted_p is None for one in found.differences.values())
@@ -541,7 +568,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert printed.err == ""
     assert "has the lowest mean p90 TTFT" in " ".join(printed.out.split())
     assert {path.name for path in out.iterdir()} == {
-        ".kvcast-lock", "effects.svg", "settings.csv", "settings.svg", "summary.json", "sweep.parquet",
+        ".kvcast-lock", "effects.svg", "rows", "settings.csv", "settings.svg", "summary.json",
     }  # fmt: skip
     assert command(tmp_path, *arguments, "--json", "--metric", "hit_rate", "--against", "base") == 2
     assert capsys.readouterr().err == (

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from simulator.errors import InputError
@@ -42,10 +41,12 @@ class Axis:
         """The key as people write it."""
         return write_path(self.path)
 
-    @cached_property
-    def unit(self) -> str | None:
-        """The unit that all values are in, "" for plain numbers; None where some are no numbers, or in other units."""
-        return common_unit(self.values)
+    @property
+    def is_plain(self) -> bool:
+        """Whether all values are numbers without a unit."""
+        if self.ends is not None:
+            return not any(end.unit for end in self.ends)
+        return not any(isinstance(value, bool) or not isinstance(value, int | float) for value in self.values)
 
     def at(self, share: float) -> Any:
         """The value at this share (0 to 1, 1 left out) of the list, or of the range from its low to its high end.

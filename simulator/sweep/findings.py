@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator.comparison import COMPARED, Provenance, Shown
+from simulator.comparison import COMPARED, GROWING, Provenance, Shown
 from simulator.errors import InputError, nearest
 from simulator.statistics import Difference, Estimate, t_interval
+from simulator.steady import grows
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
@@ -47,11 +48,26 @@ class Findings:
         return self.shown.unit != "%" and bool(np.nanmin(self.values(self.metric), initial=np.inf) > 0)
 
     def values(self, metric: str) -> np.ndarray:
-        """One row a setting, one column a replication; NaN where a run has no such value."""
+        """One row a setting, one column a replication; NaN where a run has no such value, or waits grow without end."""
         if metric not in self._values:
-            found = np.array([row[metric] for row in self.rows], dtype=float)
-            self._values[metric] = found.reshape(len(self.design.points), self.num_replications)
+            found = self._column(metric)
+            if metric.startswith(GROWING):
+                found[sorted(self.unstable)] = np.nan
+            self._values[metric] = found
         return self._values[metric]
+
+    @cached_property
+    def unstable(self) -> frozenset[int]:
+        """Places of the settings under overload (see ``steady.grows``): their waits are as long as the run."""
+        quarters = np.stack([self._column(f"ttft_quarter{place}_s") for place in (1, 2, 3, 4)], axis=2)
+        return frozenset(
+            place for place, point in enumerate(self.design.points)
+            if point.scenario.workload.is_stationary and grows(quarters[place])
+        )  # fmt: skip
+
+    def _column(self, name: str) -> np.ndarray:
+        found = np.array([row[name] for row in self.rows], dtype=float)
+        return found.reshape(len(self.design.points), self.num_replications)
 
     def estimate(self, place: int, metric: str) -> Estimate | None:
         """Mean over replications with its interval; None if some replication has no such value."""
@@ -115,6 +131,7 @@ class Findings:
             "metric": self.metric,
             "best": self.best,
             "reference": self.reference,
+            "unstable": sorted(self.unstable),
             "settings": settings,
             "effects": None if self.effects is None else self.effects.to_json(),
         }

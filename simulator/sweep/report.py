@@ -15,7 +15,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from simulator.comparison import COMPARED, Shown, show
+from simulator.comparison import COMPARED, GROWING, Shown, show
 from simulator.errors import InputError
 from simulator.statistics import LEVEL, Difference
 from simulator.sweep.axes import label
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _KEY_WIDTH, _JUDGED_WIDTH, _COLUMN_WIDTH = 12, 50, 11
 # More settings than this are printed from the best on, and not all of them.
 _MOST_ROWS = 40
+_MOST_NAMED = 3
 
 
 def print_findings(findings: Findings, console: Console) -> None:
@@ -48,7 +49,26 @@ def print_findings(findings: Findings, console: Console) -> None:
         console.print(_effects(findings))
         line(f"Adding these up explains {findings.effects.explained:.0%} of what varies between settings; the rest are "
              "interactions.")  # fmt: skip
-    line(sampling(findings))
+    for text in (*notes(findings), sampling(findings)):
+        line(text)
+
+
+def notes(findings: Findings) -> list[str]:
+    """What a reader must know before trusting the table: settings under overload, and what every figure counts."""
+    found = []
+    if findings.unstable:
+        places = sorted(findings.unstable)
+        named = "; ".join(_in_words(findings, place) for place in places[:_MOST_NAMED])
+        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+        found.append(f"Unstable at this rate, so that waits are as long as the run and are left out: {named}{more}.")
+        if findings.effects is None and len(findings.design.axes) > 1 and findings.metric.startswith(GROWING):
+            found.append("Hence no effects of single keys: these need a value of every setting.")
+    warmup = findings.design.points[0].scenario.warmup
+    if warmup == "auto":
+        found.append("Every request counts: nothing is cut as a warm-up unless the scenario says how much.")
+    elif warmup:
+        found.append(f"The first {warmup:,} requests of every run are a warm-up, as the scenario says.")
+    return found
 
 
 def basis(findings: Findings) -> str:

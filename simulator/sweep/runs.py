@@ -14,12 +14,12 @@ from simulator.errors import InputError
 from simulator.executors import Executor
 from simulator.result import RunResult
 from simulator.scenario import Scenario
-from simulator.sweep.axes import label
+from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
 from simulator.sweep.findings import Findings
-from simulator.sweep.results_file import Key, ResultsFile, locked
+from simulator.sweep.row_store import Key, RowStore, locked
 
-ROWS = "sweep.parquet"
+ROWS = "rows"
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
     """
     settings = {point.digest: point for point in design.points}
     keys = [(digest, number) for digest in settings for number in range(scenario.replications)]
-    with locked(folder), ResultsFile(folder / ROWS, identity(scenario, design)) as found:
-        missing = found.expect(keys)
+    with locked(folder), RowStore(folder / ROWS, identity(scenario, design)) as found:
+        missing = found.missing(keys)
         # Replication by replication, so that what is there early can be compared.
         tasks = sorted(missing, key=lambda key: key[1])
         if progress is not None:
@@ -56,6 +56,7 @@ def identity(scenario: Scenario, design: Design) -> dict[str, Any]:
         "input": _inputs(scenario),
         "version": experiment.versions(),
         "set of varied keys": [axis.name for axis in design.axes],
+        "kind of values": ["number" if axis.is_plain else "text" for axis in design.axes],
     }
 
 
@@ -70,7 +71,7 @@ def _inputs(scenario: Scenario) -> dict[str, str]:
 
 
 def _compute(
-    found: ResultsFile, tasks: list[Key], scenario: Scenario, design: Design, executor: Executor,
+    found: RowStore, tasks: list[Key], scenario: Scenario, design: Design, executor: Executor,
     progress: Callable[[], None] | None,
 ) -> None:  # fmt: skip
     settings = {point.digest: point for point in design.points}
@@ -82,7 +83,7 @@ def _compute(
                 raise InputError(f"--executor: a worker has {_difference(versions, found.identity['version'])}")
             digest, number = tasks[place]
             point = settings[digest]
-            varied = {axis.name: _cell(value) for axis, value in zip(design.axes, point.values, strict=True)}
+            varied = {axis.name: _cell(axis, value) for axis, value in zip(design.axes, point.values, strict=True)}
             row = {**origin, "setting": digest, "seed": scenario.seed, "replication": number, **varied, **summary}
             found.add(tasks[place], row)
             if progress is not None:
@@ -93,12 +94,14 @@ def simulate(task: tuple[Scenario, int]) -> tuple[dict[str, str], dict[str, floa
     """One setting in one replication: the versions that ran it, and its headline numbers (NaN for none)."""
     scenario, replication = task
     result = experiment.run(scenario, router=scenario.routing[0], replication=replication)
-    return experiment.versions(), _numbers(result)
+    # Where MSER-5 finds the cut, it needs all runs at once: then every request counts.
+    return experiment.versions(), _numbers(result if scenario.warmup == "auto" else result.after(int(scenario.warmup)))
 
 
 def _numbers(result: RunResult) -> dict[str, float]:
     found = {name: _number(value) for name, value in result.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
+    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(result), start=1)}
     for tenant in result.by_tenant():
         for name in ("within_targets", "goodput"):
             if name in tenant:
@@ -106,13 +109,20 @@ def _numbers(result: RunResult) -> dict[str, float]:
     return found
 
 
+def _quarters(result: RunResult) -> list[float]:
+    """Mean TTFT of each quarter of the requests, by arrival: from it ``steady.grows`` tells an overload."""
+    series = result.first_token_series()
+    size = len(series) // 4
+    return [float(series[place * size : (place + 1) * size].mean()) if size else float("nan") for place in range(4)]
+
+
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _cell(value: Any) -> Any:
-    """A number as it is, anything else as people write it."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else label(value)
+def _cell(axis: Axis, value: Any) -> float | str:
+    """A number where all values of the axis are plain ones, else what people write: one type a column."""
+    return float(value) if axis.is_plain else label(value)
 
 
 def _difference(theirs: dict[str, str], ours: dict[str, str]) -> str:

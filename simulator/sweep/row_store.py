@@ -1,7 +1,8 @@
-"""One row a replication, in a Parquet file that is whole at every moment and outlives whoever writes it.
+"""One row a replication, in a folder of Parquet files that are never changed: ``pandas.read_parquet`` reads it at every
+moment, and a kill loses no more than the last seconds.
 
-The file is written anew beside itself and takes its own place, so that a reader finds all rows of some moment, and a
-kill loses no more than the last seconds. It names the scenario, the versions and the varied keys that it is of.
+(A single file that is replaced as a whole is not enough: readers open it more than once, and would mix two of them.)
+Each file names the scenario, the versions and the varied keys that its rows are of.
 """
 
 from __future__ import annotations
@@ -25,31 +26,35 @@ from simulator.errors import InputError
 Key = tuple[str, int]
 
 _META = b"kvcast_sweep"
-_FLUSH_S = 2.0
-# Writing takes at most this share of the time, however long the file has become.
-_MOST_WRITING = 0.05
+# What a kill may lose: so many seconds, or this share of a long run, which keeps files few.
+_MOST_LOST_S, _MOST_LOST_SHARE = 2.0, 0.02
 
 
-class ResultsFile:
-    """The rows of a sweep: those that the file had, and those added. Use it as a context; leaving it writes the rest.
+class RowStore:
+    """The rows of a sweep: those that the folder had, and those added. Use it as a context; leaving it writes the rest.
 
-    ``identity`` says of what the rows are, as plain data; a file of anything else is refused with what differs.
+    ``identity`` says of what the rows are, as plain data; a folder with anything else is refused with what differs.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.folder = folder
         self.identity = identity
         self.rows: dict[Key, dict[str, Any]] = {}
-        self._order: dict[Key, int] = {}
-        self._num_unwritten = 0
-        self._last_s = time.monotonic()
-        self._cost_s = 0.0
+        self._waiting: list[dict[str, Any]] = []
+        self._began_s = self._last_s = time.monotonic()
+        self._next_part = 0
 
     def __enter__(self) -> Self:
-        _remove_partials(self.path)
-        if self.path.exists():
-            found, table = _read(self.path)
-            _check_same(self.path, found, self.identity)
+        try:
+            self.folder.mkdir(exist_ok=True)
+            for partial in self.folder.glob(".*.partial"):  # of a killed run
+                partial.unlink()
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot write there ({error.strerror or error})") from None
+        for path in sorted(self.folder.glob("*.parquet")):
+            found, table = _read(path)
+            _check_same(path, found, self.identity)
+            self._next_part = max(self._next_part, 1 + int(path.stem.rpartition("-")[2]))
             for row in table.to_dict("records"):
                 self.rows[row["setting"], row["replication"]] = {str(name): value for name, value in row.items()}
         return self
@@ -57,53 +62,46 @@ class ResultsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A file that could not be written a moment ago is not tried again: the first error says what was wrong.
-        if self._num_unwritten and not isinstance(error, InputError):
+        # What could not be written a moment ago is not tried again: the first error says what was wrong.
+        if self._waiting and not isinstance(error, InputError):
             self.write()
 
-    def expect(self, keys: Sequence[Key]) -> list[Key]:
-        """Which of these are missing. They come first in the file, in this order, whatever the order of adding."""
-        self._order = {key: place for place, key in enumerate(keys)}
+    def missing(self, keys: Sequence[Key]) -> list[Key]:
+        """Which of these have no row yet."""
         return [key for key in keys if key not in self.rows]
 
     def add(self, key: Key, row: dict[str, Any]) -> None:
-        """Take a row, and write the file if the last time is some seconds ago. Raises InputError as ``write``."""
+        """Take a row, and write those that wait if the last time was long ago. Raises InputError as ``write``."""
         self.rows[key] = row
-        self._num_unwritten += 1
-        if time.monotonic() - self._last_s > max(_FLUSH_S, self._cost_s / _MOST_WRITING):
+        self._waiting.append(row)
+        now_s = time.monotonic()
+        if now_s - self._last_s > max(_MOST_LOST_S, _MOST_LOST_SHARE * (now_s - self._began_s)):
             self.write()
 
     def write(self) -> None:
-        """Write all rows. Raises InputError where that fails, which leaves the file as it was."""
-        began_s = time.monotonic()
-        partial = self.path.with_name(f".{self.path.name}-{os.getpid()}.partial")
+        """Write the rows that wait as one more file. Raises InputError where that fails, which leaves no trace."""
+        path = self.folder / f"rows-{self._next_part:06}.parquet"
+        partial = self.folder / f".{path.name}.partial"
         try:
             with partial.open("wb") as target:
                 pq.write_table(self._table(), target, compression="zstd")
                 target.flush()
                 os.fsync(target.fileno())
-            partial.replace(self.path)
+            partial.rename(path)
         except OSError as error:
-            num_kept = len(self.rows) - self._num_unwritten
-            raise InputError(
-                f"{self.path}: cannot write it ({error.strerror or error}); its {num_kept} rows are kept, and the same "
-                "command goes on from there"
-            ) from None
-        finally:
             partial.unlink(missing_ok=True)
-        self._num_unwritten = 0
+            num_kept = len(self.rows) - len(self._waiting)
+            raise InputError(
+                f"{path}: cannot write it ({error.strerror or error}); {num_kept} rows are kept, and the same command "
+                "goes on from there"
+            ) from None
+        self._next_part += 1
+        self._waiting = []
         self._last_s = time.monotonic()
-        self._cost_s = self._last_s - began_s
 
     def _table(self) -> pa.Table:
-        last = len(self._order)
-        keys = sorted(self.rows, key=lambda key: (self._order.get(key, last), key))
-        table = pd.DataFrame([self.rows[key] for key in keys])
-        for name in table.columns:
-            if not pd.api.types.is_numeric_dtype(table[name]):
-                table[name] = table[name].astype(str)  # some values may be numbers beside text
-        found = pa.Table.from_pandas(table, preserve_index=False)
-        return found.replace_schema_metadata({**(found.schema.metadata or {}), _META: _canonical(self.identity)})
+        table = pa.Table.from_pandas(pd.DataFrame(self._waiting), preserve_index=False)
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _META: _canonical(self.identity)})
 
 
 @contextmanager
@@ -132,8 +130,8 @@ def _read(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path}: not a Parquet file that can be read ({str(error).splitlines()[0]})") from None
     meta = (table.schema.metadata or {}).get(_META)
-    if meta is None:
-        raise InputError(f"{path}: not the results of a sweep, expected another folder (-o)")
+    if meta is None or not path.stem.rpartition("-")[2].isdigit():
+        raise InputError(f"{path}: not the rows of a sweep, expected another folder (-o)")
     return json.loads(meta), table.to_pandas()
 
 
@@ -160,9 +158,3 @@ def _differing(theirs: Any, ours: Any) -> tuple[str, str]:
 def _short(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text[:12] if len(text) == 64 else text
-
-
-def _remove_partials(path: Path) -> None:
-    """What a killed run left half-written."""
-    for partial in path.parent.glob(f".{path.name}-*.partial"):
-        partial.unlink(missing_ok=True)
