@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.console import Console
@@ -20,6 +21,7 @@ from simulator.step_time import MEASURED, OUTSIDE, PRIOR
 _GIB = 2**30
 # Characters of the terminal for what was measured, at least, and for all else of the list.
 _LEAST_WIDTH, _OTHERS_WIDTH = 36, 41
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _MARKS = {MEASURED: "", PRIOR: " p", OUTSIDE: " o"}
 _LEGEND = (
     "No mark: within what was measured; p: rests on a prior; o: outside everything measured; –: does not fit the KV "
@@ -30,15 +32,15 @@ _LEGEND = (
 def print_list(entries: Sequence[Entry], console: Console) -> None:
     """One block a profile: what was measured, on what evidence, how well it predicts, and the KV pool."""
     table = _table("profile", "evidence", "held out", "KV tokens")
-    blocks = ["\n  ".join(_what(one)) for one in entries]
-    longest = max(len(line) for block in blocks for line in block.splitlines())
-    table.columns[0].width = min(longest, max(_LEAST_WIDTH, console.width - _OTHERS_WIDTH))
+    longest = max(len(line) for one in entries for line in _what(one))
+    width = min(longest, max(_LEAST_WIDTH, console.width - _OTHERS_WIDTH))
+    table.columns[0].width = width
     table.columns[-1].justify = "right"
     for column in table.columns[2:]:
         column.no_wrap = True
-    for one, block in zip(entries, blocks, strict=True):
+    for one in entries:
         evidence = one.evidence_in_words + ("\nINDICATIVE" if one.indicative else "")
-        table.add_row(*map(escape, (block, evidence, _error_of(one), f"{one.num_kv_tokens:,}")))
+        table.add_row(*map(escape, (_block(one, width), evidence, _error_of(one), f"{one.num_kv_tokens:,}")))
     console.print(table)
     for one in entries:
         if one.indicative:
@@ -100,8 +102,15 @@ def _table(*headings: str) -> Table:
 
 def _what(one: Entry) -> tuple[str, ...]:
     """What was measured, a line each: the profile's name, the model as served, device, engine."""
-    served = f"{one.model} {one.dtype}, TP {one.tensor_parallel_size}"
-    return one.name, served, one.device, engine_in_words(one), f"decisions: {dialect_in_words(one)}"
+    served = f"{one.model} {one.dtype}, TP{_NO_BREAK}{one.tensor_parallel_size}"
+    return one.name, *(f"  {text}" for text in (served, one.device, engine_in_words(one),
+                                                f"decisions: {dialect_in_words(one)}"))  # fmt: skip
+
+
+def _block(one: Entry, width: int) -> str:
+    """What was measured, in lines no wider than ``width``: what does not fit goes on below, set in."""
+    wrapped = (wrap(line, width, subsequent_indent=4 * " ", break_on_hyphens=False) for line in _what(one))
+    return "\n".join(part for parts in wrapped for part in parts).replace(_NO_BREAK, " ")
 
 
 def _error_of(one: Entry) -> str:

@@ -33,9 +33,9 @@ def ascend() -> Profile:
     return load_profile(ASCEND)
 
 
-def kvcast(*arguments: str | Path) -> str:
+def kvcast(*arguments: str | Path, columns: int = 120) -> str:
     """What the command prints."""
-    runner = CliRunner(env={"COLUMNS": "120"})
+    runner = CliRunner(env={"COLUMNS": str(columns)})
     done = runner.invoke(profiles, [str(argument) for argument in arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
@@ -119,6 +119,14 @@ def test_the_list_for_people_names_every_profile() -> None:
         assert name in text
     for piece in ("(A3, one die, 65536 MB HBM)", "8 measured rows", "synthetic: nothing was", "worst 0.9%"):
         assert piece in text
+
+
+def test_on_a_narrow_terminal_what_does_not_fit_goes_on_below_set_in() -> None:
+    blocks = [line[:40].rstrip() for line in kvcast("list", columns=80).splitlines()]
+    assert blocks[blocks.index("  meta-llama/Llama-3.1-70B bfloat16,") + 1] == "    TP 4"
+    first = blocks.index("llama-3.1-70b-h100-sxm-tp4")
+    for line in blocks[first + 1 : first + 6]:
+        assert line.startswith("  "), line
 
 
 # Predictions
