@@ -29,10 +29,12 @@ def load_changes(workload: WorkloadSpec, factor: float) -> dict[KeyPath, Any]:
 
     Rates are multiplied, of a ``profile`` of them too; batches keep their size and come so much sooner; a trace's
     ``rate_scale`` is multiplied or, where its sessions begin by ``session_arrivals``, the rate of those. Of a closed
-    loop the number of users is multiplied and rounded, to one at least. Where draws are of independent gaps, or of a
+    loop the number of users is multiplied and rounded, to one at least. Where gaps are drawn independently, and of a
     trace, the same requests come ``factor`` times as fast.
 
-    A stream that ends after so many requests ends sooner, one that ends with its ``duration`` has more of them.
+    A drawn stream lasts as long as before: one that ends after so many requests or conversations, or at a tenant's
+    ``limit``, has so many times as many. A trace has no more requests than it has, and is over sooner.
+
     Raises InputError for a factor that is no number above 0, and for a tenant whose load nothing in the file sets.
     """
     factor = positive_number(factor)
@@ -49,11 +51,20 @@ def _of_tenant(number: int, tenant: TenantSpec, factor: float) -> Iterator[tuple
         return
     name = next(name for name in ("synthetic", "conversations", "tree") if getattr(tenant, name) is not None)
     source = getattr(tenant, name)
+    for end in ("num_requests", "num_conversations"):
+        if (number_of_them := getattr(source, end, None)) is not None:
+            yield (name, end), _whole(number_of_them * factor)
+    if tenant.limit is not None:
+        yield ("limit",), _whole(tenant.limit * factor)
     if source.arrivals is None:
-        yield (name, "users", "number"), max(1, round(source.users.number * factor))
+        yield (name, "users", "number"), _whole(source.users.number * factor)
     else:
         key, value = _of_arrivals(source.arrivals, factor)
         yield (name, "arrivals", key), value
+
+
+def _whole(number: float) -> int:
+    return max(1, round(number))
 
 
 def _of_trace(number: int, trace: TraceSpec, factor: float) -> tuple[KeyPath, Any]:
