@@ -36,7 +36,11 @@ class Listener(Protocol):
 
 
 class Watcher(Protocol):
-    """Who looks on, where somebody does: told what is decided, without a say in it."""
+    """Who looks on, where somebody does: told what is decided, without a say in it.
+
+    ``sent``: the router has decided, and transport takes ``overhead_s``. ``launched``: the engine has decided on a step
+    (its tokens count as computed already) and put it behind those in flight.
+    """
 
     def sent(self, request: Request, now_s: float, overhead_s: float) -> None: ...
     def launched(self, instance: Instance, flight: Flight, now_s: float) -> None: ...

@@ -114,6 +114,26 @@ def test_the_slowest_are_the_slowest(busy: Explanation) -> None:
     assert busy.slowest(5)["ttft_s"].tolist() == ttft_s
 
 
+def test_clients_that_hang_up_and_ask_again_drafts_and_adapters() -> None:
+    """Each attempt is a request of its own; one without a first token has no parts; the sum is exact for all others."""
+    data = yaml.safe_load(BUSY)
+    data["engine"] |= {
+        "max_num_seqs": 2, "enable_lora": True, "max_loras": 1, "acceptance_rate": 0.7, "async_scheduling": True,
+        "speculative_config": {"method": "eagle", "num_speculative_tokens": 2},
+    }  # fmt: skip
+    chat, papers, _ = data["workload"]["tenants"]
+    chat |= {"timeout": "700 ms", "retries": 2, "retry_after": "100 ms", "lora": "chat"}
+    papers |= {"lora": "papers"}
+    rows = explain(Source(scenario.parse(yaml.safe_dump(data))), router="least_requests").requests
+    answered = rows[rows["ttft_s"].notna()]
+    assert (rows["state"] == "aborted").sum() > 5
+    assert (answered["num_retries"] > 0).sum() > 5
+    assert (answered["queue_adapter_s"] > 0).sum() > 5
+    for row in answered.to_dict("records"):
+        assert math.fsum(row[name] for name in NAMES) == row["ttft_s"]
+    assert rows[rows["ttft_s"].isna()]["own_s"].isna().all()
+
+
 # --- stories ----------------------------------------------------------------------------------------------------------
 
 

@@ -6,29 +6,25 @@ import math
 import os
 from collections import Counter
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
-from cluster_cases import MODES, Case, serve
+from cluster_cases import MODES, Case, Seen, serve
 from drawn_clusters import cases
 from hypothesis import HealthCheck, given, settings
 
 from simulator.explain.journey import Journey, Span
-from simulator.explain.parts import NAMES, settle
+from simulator.explain.parts import NAMES, OWN, STEP, settle
 from simulator.explain.recorder import Recorder
+from simulator.request import Request
 from tests.test_instance import asks, tiny
 
 
-def watched(case: Case, **mode: bool) -> tuple[Any, Recorder]:
+def watched(case: Case, **mode: Any) -> tuple[Seen, Recorder]:
     """The run, and who looked on."""
     recorder = Recorder(case.num_instances)
-
-    def started(cluster: Any) -> None:
-        cluster._watcher = recorder
-        for instance in cluster.instances:
-            instance.watcher = recorder
-
-    return serve(case, started=started, **mode), recorder
+    return serve(case, watcher=recorder, **mode), recorder
 
 
 def parts(case: Case, **mode: bool) -> dict[int, dict[str, float]]:
@@ -43,8 +39,8 @@ def parts(case: Case, **mode: bool) -> dict[int, dict[str, float]]:
 
 
 def test_the_parts_sum_to_the_time_to_first_token_exactly_in_every_run() -> None:
-    """On drawn engines, routers and workloads, however steps are taken: no part is negative, the exact sum is TTFT, and
-    all ways of taking steps tell the same.
+    """On drawn engines, routers and workloads, however steps are taken: no part is negative, the exact sum is TTFT,
+    those before and in the queue are what the request's own times say, and all ways of taking steps tell the same.
     """
     met: Counter[str] = Counter()
 
@@ -58,23 +54,54 @@ def test_the_parts_sum_to_the_time_to_first_token_exactly_in_every_run() -> None
         for name, mode in MODES.items():
             seen, recorder = watched(case, **mode)
             table = tables[name] = recorder.table().set_index("request_id").sort_index()
-            ttft_s = {
-                one.request_id: one.first_token_s - one.arrival_s
-                for one in seen.requests
-                if one.first_token_s is not None
-            }
-            assert set(table.index) == set(ttft_s)
+            answered = {one.request_id: one for one in seen.requests if one.first_token_s is not None}
+            assert set(table.index) == set(answered)
             for request_id, *found in table[list(NAMES)].itertuples():
-                assert math.fsum(found) == ttft_s[request_id]
-                assert min(found) >= 0
+                _check_parts(answered[request_id], found)
         for name, table in tables.items():
             assert table.equals(tables["plain"]), name
         for part in NAMES:
             met[part] += int((tables["plain"][part] > 0).sum())
 
     hold()
-    # The others are rare, and worked by hand below.
-    assert {part for part in NAMES if met[part] < 5} <= {"queue_adapter_s", "copy_s", "router_s"}, met
+    # The others are rare: worked by hand below.
+    assert {part for part in NAMES if met[part] < 5} <= {"queue_adapter_s", "copy_s", "router_s", "preempted_s"}, met
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("dialect", ["vllm-0.23", "vllm-0.32"])
+def test_the_parts_sum_exactly_where_prompts_are_preempted(dialect: str, asynchronous: bool) -> None:
+    """Prompts in chunks, in a pool that they outgrow, of requests that the router holds and copies blocks for."""
+    rng = Random(3)
+    now_s, few = 0.0, []
+    for number in range(120):
+        now_s += rng.choice([0.0, 0.25, rng.expovariate(1)])
+        prompt = ((rng.randrange(4), 0, rng.randint(1, 60)), (100 + number, 0, rng.randint(1, 90)))
+        few.append(asks(number, now_s, sum(run[2] for run in prompt), rng.randint(1, 40), prompt=prompt))
+    case = replace(tiny(
+        *few, dialect=dialect, async_scheduling=asynchronous, block_size=8, max_model_len=256, num_gpu_blocks=40,
+        max_num_batched_tokens=32, max_num_seqs=8, scheduler_reserve_full_isl=False,
+    ), routing="nosy", num_instances=2, coefficients={"step_s": 0.01, "prefill_token_s": 0.002})  # fmt: skip
+    tables = []
+    for mode in MODES.values():
+        seen, recorder = watched(case, **mode)
+        tables.append(recorder.table().set_index("request_id").sort_index())
+        for one, (_, *found) in zip(seen.requests, tables[-1][list(NAMES)].itertuples(), strict=True):
+            _check_parts(one, found)
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+    for part in ("router_s", "copy_s", "queue_blocks_s", "preempted_s"):
+        assert (tables[0][part] > 0).sum() > 5, part
+
+
+def _check_parts(one: Request, found: list[float]) -> None:
+    assert one.first_token_s is not None
+    assert one.first_scheduled_s is not None
+    assert one.queued_s is not None
+    assert math.fsum(found) == one.first_token_s - one.arrival_s
+    assert min(found) >= 0
+    assert math.fsum(found[:STEP]) == pytest.approx(one.queued_s - one.arrival_s, abs=1e-9)
+    assert math.fsum(found[STEP:OWN]) == pytest.approx(one.first_scheduled_s - one.queued_s, abs=1e-9)
 
 
 def test_what_rounding_leaves_over_is_settled_where_it_fits() -> None:
