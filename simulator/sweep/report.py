@@ -27,8 +27,8 @@ from simulator.wording import basis_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Characters of the terminal that a key, what settings are judged by, and any other metric take.
-_KEY_WIDTH, _JUDGED_WIDTH, _COLUMN_WIDTH = 12, 50, 11
+# Characters of the terminal that a key takes at most, what settings are judged by, and any other metric.
+_KEY_WIDTH, _JUDGED_WIDTH, _COLUMN_WIDTH = 20, 50, 12
 # More settings than this are printed from the best on, and not all of them.
 _MOST_ROWS = 40
 _MOST_NAMED = 3
@@ -160,12 +160,16 @@ def difference_in_words(findings: Findings, difference: Difference) -> str:
 def _settings(findings: Findings, width: int) -> Table:
     """What settings are judged by, with its interval, and as many means of other metrics as have room."""
     table = _table()
-    for name in short_names([axis.name for axis in findings.design.axes]):
-        table.add_column(escape(name), overflow="fold")
+    used = _JUDGED_WIDTH
+    for place, name in enumerate(short_names([axis.name for axis in findings.design.axes])):
+        longest = max(len(label(point.values[place])) for point in findings.design.points)
+        wide = min(_KEY_WIDTH, max(len(name), longest))
+        table.add_column(escape(name), overflow="fold", min_width=wide)
+        used += wide + 2
     table.add_column(escape(_heading(findings.shown)), justify="right", no_wrap=True)
     table.add_column(f"against {_reference(findings)}", justify="right", no_wrap=True)
     table.add_column("p", justify="right", no_wrap=True)
-    num_others = max(0, (width - _JUDGED_WIDTH - _KEY_WIDTH * len(findings.design.axes)) // _COLUMN_WIDTH)
+    num_others = max(0, (width - used) // _COLUMN_WIDTH)
     others = [shown for shown in COMPARED if shown.key != findings.metric][:num_others]
     for shown in others:
         table.add_column(escape(_heading(shown)), justify="right")
