@@ -7,7 +7,8 @@ the order in which the sessions stand in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from simulator.workload.records import Record
 from simulator.workload.spec import TraceSpec
 
 Row = tuple[float, Record]
+Lines = Iterable[tuple[int, Record]]  # with the line that each stands on
+
+_MOST_NAMED = 10  # tenants, in an error
 
 
 class Recorded:
@@ -45,10 +49,10 @@ class Recorded:
             raise InputError(f"{self.path}: the requests have times, expected no session_arrivals")
 
     def span_s(self) -> float:
-        """Seconds from 0 to the last arrival. Reads the whole file."""
+        """Seconds from 0 to the last arrival, whoever's it is. Reads the whole file."""
         if isinstance(self._trace, Servegen):
             return self._trace.span_s()
-        return max(time_s for time_s, _ in self.rows())
+        return max(time_s for time_s, _ in self._all_rows(self._trace.records))
 
     def rows(self, from_s: float = 0.0, until_s: float | None = None) -> Iterator[Row]:
         """(arrival in seconds, record), ascending. What lies outside ``from_s`` and ``until_s`` may be missing."""
@@ -57,19 +61,22 @@ class Recorded:
             # Two weeks of a million requests an hour: drawn where they are wanted.
             part = self._open(start_s=from_s, duration_s=until_s - from_s)
             return ((from_s + record.arrival_s, record) for _, record in part.records())
-        if trace.sessions_start_together:
-            return iter(sorted(_staggered(trace.records(), self._starts_s()), key=_time))
-        if trace.in_order:
-            return _checked(trace)
-        if _is_in_order(trace):
-            return ((record.arrival_s, record) for _, record in trace.records())
-        return _sorted(trace)
+        return self._all_rows(self._records)
+
+    def _all_rows(self, records: Callable[[], Lines]) -> Iterator[Row]:
+        if self._trace.sessions_start_together:
+            return iter(sorted(_staggered(records(), self._starts_s()), key=_time))
+        if self._trace.in_order:
+            return _checked(records(), self.path)
+        if _is_in_order(records()):
+            return ((record.arrival_s, record) for _, record in records())
+        return _sorted(records())
 
     def in_file_order(self) -> Iterator[Row]:
         """(time in seconds, record) as the records stand in the file."""
         if self._trace.sessions_start_together:
-            return _staggered(self._trace.records(), self._starts_s())
-        return ((record.arrival_s, record) for _, record in self._trace.records())
+            return _staggered(self._records(), self._starts_s())
+        return ((record.arrival_s, record) for _, record in self._records())
 
     def skipped(self) -> str | None:
         """The lines passed over, in words. Reads the whole file."""
@@ -80,6 +87,10 @@ class Recorded:
         line, reason = self._trace.skipped()[0]
         lines = "1 unusable line" if self._trace.num_skipped == 1 else f"{self._trace.num_skipped:,} unusable lines"
         return f"without {lines} (the first: {line}, {reason})"
+
+    def _records(self) -> Lines:
+        tenant = self._spec.tenant
+        return self._trace.records() if tenant is None else _of_tenant(self._trace.records(), tenant, self.path)
 
     def _open(self, **more: Any) -> FileTrace:
         spec, options = self._spec, more
@@ -105,7 +116,27 @@ def _time(row: Row) -> float:
     return row[0]
 
 
-def _staggered(records: Iterable[tuple[int, Record]], starts_s: Iterator[float]) -> Iterator[Row]:
+def _of_tenant(records: Lines, tenant: str, path: Path) -> Iterator[tuple[int, Record]]:
+    """One tenant's records; what waits for another tenant's request waits for none. Raises InputError without one."""
+    kept: list[int] = []  # their places in the file: parents are named by theirs
+    others: dict[str, None] = {}
+    for place, (line, record) in enumerate(records):
+        if record.tenant != tenant:
+            if record.tenant is not None and not kept:
+                others[record.tenant] = None
+            continue
+        parent = record.parent
+        if parent is not None:
+            at = bisect_left(kept, parent)
+            record = record._replace(parent=at if at < len(kept) and kept[at] == parent else None)
+        kept.append(place)
+        yield line, record
+    if not kept:
+        shown = ", ".join(list(others)[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+        raise InputError(f"{path}: no request of tenant {tenant!r}, expected one of {shown or 'no tenants at all'}")
+
+
+def _staggered(records: Lines, starts_s: Iterator[float]) -> Iterator[Row]:
     """Each session from its own start on; a record without a session is one."""
     start_of: dict[int | str, float] = {}
     for _, record in records:
@@ -118,28 +149,28 @@ def _staggered(records: Iterable[tuple[int, Record]], starts_s: Iterator[float])
         yield start_s + record.arrival_s, record
 
 
-def _checked(trace: FileTrace) -> Iterator[Row]:
+def _checked(records: Lines, path: Path) -> Iterator[Row]:
     last_s, last_line = 0.0, 0
-    for line, record in trace.records():
+    for line, record in records:
         if record.arrival_s < last_s:
             raise InputError(
-                f"{trace.path}:{line}: arrives at {record.arrival_s:g} s, expected no earlier than line {last_line} "
+                f"{path}:{line}: arrives at {record.arrival_s:g} s, expected no earlier than line {last_line} "
                 f"({last_s:g} s)"
             )
         last_s, last_line = record.arrival_s, line
         yield last_s, record
 
 
-def _is_in_order(trace: FileTrace) -> bool:
+def _is_in_order(records: Lines) -> bool:
     last_s = 0.0
-    for _, record in trace.records():
+    for _, record in records:
         if record.arrival_s < last_s:
             return False
         last_s = record.arrival_s
     return True
 
 
-def _sorted(trace: FileTrace) -> Iterator[Row]:
-    rows = sorted(((record.arrival_s, record) for _, record in trace.records()), key=_time)
+def _sorted(records: Lines) -> Iterator[Row]:
+    rows = sorted(((record.arrival_s, record) for _, record in records), key=_time)
     first_s = min(0.0, rows[0][0])  # the file's first request need not be the first to arrive
     return ((time_s - first_s, record) for time_s, record in rows)

@@ -22,9 +22,13 @@ Row = TypeVar("Row")
 Accept = Callable[[int], Iterator[int]]
 
 
-def replay(tenant: TenantSpec, index: int, seed: int, replication: int, base_dir: Path) -> Iterator[Request]:
+def replay(
+    tenant: TenantSpec, index: int, seed: int, replication: int, base_dir: Path, texts: int | None = None
+) -> Iterator[Request]:
     """Yield the trace's requests in order of arrival; where the file is in that order, it is read no further than the
     last one taken needs.
+
+    ``texts`` is the number of the tenant whose texts it shares: its own, where it is None.
 
     Random: the spread of arrivals (a stream a replication), the window (one stream, see ``window_start_s``) and what
     ``Recorded`` draws. Numbering is left to who merges the tenants. Raises InputError for a bad line once it is
@@ -38,23 +42,25 @@ def replay(tenant: TenantSpec, index: int, seed: int, replication: int, base_dir
     if _is_fast(spec):
         source, describe = _Mooncake(base_dir / spec.path), _of_mooncake(spec, base)
     else:
-        source, describe = Recorded(spec, tenant.name, seed, replication, base_dir), _of_record(spec, base)
+        source = Recorded(spec, tenant.name, seed, replication, base_dir)
+        describe = _of_record(spec, base, base if texts is None else first_segment(texts))
     for arrival_s, record in _arrivals(spec, tenant.name, seed, replication, source):
         yield _request(tenant, index, arrival_s, describe(record))
 
 
 def replay_paced(
     tenant: TenantSpec, index: int, seed: int, replication: int, base_dir: Path, accept: Accept | None = None,
-    patience: Patience | None = None,
+    patience: Patience | None = None, texts: int | None = None,
 ) -> Paced:  # fmt: skip
     """The trace's requests, each after the end of the one that it waited for. Reads the whole file.
 
-    ``accept(place)``: the accepted drafts of the request at that place in the file.
+    ``accept(place)``: the accepted drafts of the request at that place among the tenant's. ``texts``: as for `replay`.
     """
     spec = tenant.trace
     assert spec is not None  # who calls has looked
     rows = Recorded(spec, tenant.name, seed, replication, base_dir).in_file_order()
-    describe = _of_record(spec, first_segment(index))
+    base = first_segment(index)
+    describe = _of_record(spec, base, base if texts is None else first_segment(texts))
 
     def placed() -> Iterator[tuple[float, Record, Request]]:
         for place, (time_s, record) in enumerate(rows):
@@ -127,7 +133,8 @@ def _of_mooncake(spec: TraceSpec, base: int) -> Callable[[mooncake.Record], dict
     return describe
 
 
-def _of_record(spec: TraceSpec, base: int) -> Callable[[Record], dict[str, Any]]:
+def _of_record(spec: TraceSpec, base: int, texts: int) -> Callable[[Record], dict[str, Any]]:
+    """Sessions are counted from ``base``, segments of texts from ``texts``."""
     numbers: dict[int | str, int] = {}  # of sessions, in order of appearance
 
     def session(record: Record) -> int | None:
@@ -137,11 +144,11 @@ def _of_record(spec: TraceSpec, base: int) -> Callable[[Record], dict[str, Any]]
 
     def describe(record: Record) -> dict[str, Any]:
         return {
-            "prompt": _prompt(record, base),
+            "prompt": _prompt(record, texts),
             "num_prompt_tokens": record.num_prompt_tokens,
             "max_tokens": record.num_output_tokens,
             "oracle_num_output_tokens": record.num_output_tokens,
-            "output_segment": None if record.output_segment is None else base + record.output_segment,
+            "output_segment": None if record.output_segment is None else texts + record.output_segment,
             "session": session(record),
         }
 
@@ -173,12 +180,14 @@ def _arrivals(
         span_s = source.span_s() + smooth_s
         if spec.window > span_s:
             raise InputError(f"{source.path}: a window of {spec.window:g} s is longer than the trace ({span_s:g} s)")
-        rng = python_stream(seed, "workload", name, "window")
+        # Tenants of one file have one window: its draw is named after the file.
+        rng = python_stream(seed, "workload", name if spec.tenant is None else spec.path, "window")
         start_s = trace.window_start_s(span_s, spec.window, replication, rng)
         # Smoothed before it is cut, so that the window's ends are as sharp as its middle.
         rows = source.rows(max(0.0, start_s - smooth_s), start_s + spec.window)
         rows = trace.window(_smooth(rows, spec, name, seed, replication), start_s, spec.window)
-        rows = _not_empty(rows, source.path, start_s)
+        if spec.tenant is None:  # one of a file's may well send nothing for a while
+            rows = _not_empty(rows, source.path, start_s)
     return islice(trace.compress(rows, spec.rate_scale), spec.limit)
 
 

@@ -66,6 +66,9 @@ class TraceSpec(Spec):
     tokenizer.json, for texts) and ``lengths`` (of ServeGen's clients) are further files, ``block_tokens`` is what an id
     stands for, ``gap_s`` tells requests apart in KV events. With ``pace: answers`` a request with a recorded delay
     comes that long after the *simulated* end of the one that it waited for, instead of at its recorded time.
+
+    ``tenant`` replays that tenant's requests of a file that names tenants, and no others. Tenants of one file share the
+    texts that they share there, and the window.
     """
 
     format: Literal[
@@ -78,6 +81,7 @@ class TraceSpec(Spec):
     lengths: str | None = Field(default=None, min_length=1)
     block_tokens: PositiveCount | None = Field(default=None, le=2**20)
     gap_s: PositiveSeconds | None = None
+    tenant: str | None = Field(default=None, min_length=1)
     session_arrivals: ArrivalSpec | None = None
     pace: Literal["answers"] | None = None
     smooth_s: PositiveSeconds | None = None
@@ -104,6 +108,9 @@ class TraceSpec(Spec):
                 raise ValueError(f"{key} would change nothing for format {self.format} (it is for {takers})")
         if "lengths" in reader.options and self.lengths is None:
             raise ValueError(f"format {self.format} needs lengths, the file of its clients' lengths")
+        if self.tenant is not None and not reader.may_have_tenants:
+            takers = " and ".join(name for name, other in READERS.items() if other.may_have_tenants)
+            raise ValueError(f"tenant would change nothing for format {self.format} (it is for {takers})")
         if self.session_from is not None and not self.format.startswith("mooncake"):
             raise ValueError(f"session_from would change nothing for format {self.format} (it is for mooncake)")
         if self.pace is not None:

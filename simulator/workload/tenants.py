@@ -105,7 +105,7 @@ class Workload:
                 accept = self._accept(tenant)
                 patience = self._patience.get(index)
                 yield index, replay_paced(
-                    tenant, index, self._seed, self._replication, self._base_dir, accept, patience
+                    tenant, index, self._seed, self._replication, self._base_dir, accept, patience, self._texts(index)
                 )
 
     @staticmethod
@@ -137,12 +137,19 @@ class Workload:
         if index in self._reacting:
             return iter(self._reacting[index])
         if tenant.trace is not None:
-            requests = replay(tenant, index, self._seed, self._replication, self._base_dir)
+            requests = replay(tenant, index, self._seed, self._replication, self._base_dir, self._texts(index))
         elif tenant.tree is not None:
             requests = grow(tenant, index, self._seed, self._replication)
         else:
             requests = synthesize(tenant, index, self._seed, self._replication)
         return requests if self._acceptance is None else self._accepting(tenant, requests)
+
+    def _texts(self, index: int) -> int:
+        """The number of the tenant whose texts a trace's requests have: of tenants of one file, the first."""
+        file = _file_of_tenants(self._spec.tenants[index])
+        if file is None:
+            return index
+        return next(number for number, tenant in enumerate(self._spec.tenants) if _file_of_tenants(tenant) == file)
 
     def _accepting(self, tenant: TenantSpec, requests: Iterator[Request]) -> Iterator[Request]:
         """The requests with a stream of accepted drafts each, where the engine makes drafts."""
@@ -173,6 +180,11 @@ def open_workload(
     return Workload(spec, seed, replication, folder, acceptance)
 
 
+def _file_of_tenants(tenant: TenantSpec) -> str | None:
+    """The trace of which it is one of the tenants."""
+    return tenant.trace.path if tenant.trace is not None and tenant.trace.tenant is not None else None
+
+
 def _resampling(tenant: TenantSpec, base_dir: Path) -> str:
     if tenant.conversations is not None:
         return "every conversation drawn anew (seeded)"
@@ -191,6 +203,8 @@ def _trace_resampling(spec: TraceSpec) -> Iterator[str]:
         yield "the whole trace (this trace only)"
     elif spec.format != "servegen":
         yield "the whole trace as recorded, the same in every replication (this trace only)"
+    if spec.tenant is not None:
+        yield f"its tenant {spec.tenant} alone"
     if spec.session_arrivals is not None:
         yield "sessions begin when drawn (seeded)"
     if spec.smooth_s is not None:

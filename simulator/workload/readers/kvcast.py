@@ -42,6 +42,7 @@ class Kvcast(FileTrace):
     format = "kvcast"
     description = "kvcast's own JSON lines, with prompts as runs of tokens (written by kvcast trace convert)"
     may_have_sessions = True
+    may_have_tenants = True
     may_start_together = True
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:

@@ -61,7 +61,8 @@ class Skips:
 class FileTrace(ABC):
     """A recorded trace in a file; see ``records.Trace``.
 
-    ``in_order``: the format's requests stand in order of arrival. ``may_have_sessions``: the format can tell sessions.
+    ``in_order``: the format's requests stand in order of arrival. ``may_have_sessions``, ``may_have_tenants``:
+    the format can tell sessions, tenants.
     ``may_start_together``: the content decides ``sessions_start_together``, known once the file is open.
     ``assumed``: what the reader takes for granted that the file does not say, in words. ``num_skipped``: lines that
     the last reading passed over.
@@ -74,6 +75,7 @@ class FileTrace(ABC):
     sessions_start_together: bool = False
     in_order: bool = False
     may_have_sessions: bool = False
+    may_have_tenants: bool = False
     may_start_together: bool = False
     assumed: tuple[str, ...] = ()
     num_skipped: int = 0
