@@ -33,6 +33,7 @@ def test_dynamo_worked_case():
     view = dynamo_view({}, {0: 60}, keys)
     # The source gives the counts after admission as they are; 70 is less than the request's own 100 blocks.
     view.active_blocks[:] = [150 - 100, 70 - 100]
+    view.changed.update(range(2))
     router, _ = router_and_view("dynamo", 2)
     assert router.costs(request(1, keys), view, 0.0) == [190.0, 170.0]
     assert router.choose(request(1, keys), view, 0.0) == Send(1)

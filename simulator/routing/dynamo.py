@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -96,12 +97,14 @@ class Dynamo(Router):
         self.event_delay_s = params.event_delay
         self.ttl_s = None if params.use_kv_events else params.router_ttl_secs
         self.speculative_ttl_s = params.router_predicted_ttl_secs
+        self._is_special = bool(params.overlap_score_credit_decay or params.zero_floor)
+        self._loads: list[float] = [0.0] * num_instances  # of each instance, in tokens, but for the request's own part
 
     def choose(self, request: Request, view: View, now_s: float) -> Send | Hold:
         threshold = self.params.router_queue_threshold
         if threshold is not None and min(view.prefill_tokens) > threshold * view.fleet.max_num_batched_tokens:
             return Hold()
-        costs = self.costs(request, view, now_s)
+        costs = self._relative_costs(request, view, now_s)
         return Send(self._draw(costs) if self.params.temperature else any_least(costs, self.rng))
 
     def rank(self, request: Request) -> float:
@@ -115,53 +118,62 @@ class Dynamo(Router):
 
     def costs(self, request: Request, view: View, now_s: float) -> list[float]:
         """The cost of each instance, in blocks."""
-        params = self.params
-        block_size, num_tokens, num_blocks = view.block_size, request.num_prompt_tokens, len(request.block_keys)
-        scale, credit = params.prefill_load_scale, params.overlap_score_credit
+        overlap, _ = spread(view.cached_levels(request, now_s), view.num_instances)
+        shared, _ = spread(view.active_levels(request), view.num_instances)
+        uncached = request.num_prompt_tokens / view.block_size - self.params.overlap_score_credit * overlap
+        same = 0.0 if self._is_special else self.params.prefill_load_scale * uncached + len(request.block_keys) - shared
+        return [cost / view.block_size + same for cost in self._relative_costs(request, view, now_s)]
+
+    def _relative_costs(self, request: Request, view: View, now_s: float) -> list[float]:
+        """The costs in tokens, less what is the same for all instances."""
         overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
         shared, shares = spread(view.active_levels(request), view.num_instances)
-        if params.overlap_score_credit_decay or params.zero_floor:
-            costs = self._special_costs(request, view, overlap, overlaps, shared, shares)
-        else:
-            # What most instances have in common is computed in one go (a shared first block would otherwise make
-            # every instance special).
-            common, added = credit * overlap, num_blocks - shared
-            costs = [
-                scale * ((tokens + num_tokens) / block_size - common) + (active + added)
-                for tokens, active in zip(view.prefill_tokens, view.active_blocks, strict=True)
-            ]
-            for instance in overlaps.keys() | shares.keys():
-                held, added = overlaps.get(instance, overlap), num_blocks - shares.get(instance, shared)
-                tokens, active = view.prefill_tokens[instance], view.active_blocks[instance]
-                costs[instance] = scale * ((tokens + num_tokens) / block_size - credit * held) + (active + added)
-        weight = params.decode_active_request_weight
-        if weight:
-            costs = [cost + weight * active for cost, active in zip(costs, view.num_in_flight, strict=True)]
+        if self._is_special:
+            return self._special_costs(request, view, overlap, overlaps, shared, shares)
+        self._look_at(view)
+        costs = self._loads.copy()
+        block = view.block_size
+        held_block = self.params.prefill_load_scale * self.params.overlap_score_credit * block
+        for instance, depth in overlaps.items():
+            costs[instance] -= held_block * (depth - overlap)
+        for instance, depth in shares.items():
+            costs[instance] -= block * (depth - shared)
         return costs
+
+    def _look_at(self, view: View) -> None:
+        """Bring the loads up to date where they have changed."""
+        params, size = self.params, view.block_size
+        for instance in view.changed:
+            self._loads[instance] = (
+                params.prefill_load_scale * view.prefill_tokens[instance] + size * view.active_blocks[instance]
+                + params.decode_active_request_weight * size * view.num_in_flight[instance]
+            )  # fmt: skip
+        view.changed.clear()
 
     def _special_costs(
         self, request: Request, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
     ) -> list[float]:
-        """With a credit that decays, or a floor."""
+        """The costs in tokens, with a credit that decays, or a floor."""
         params = self.params
-        block_size, num_tokens, num_blocks = view.block_size, request.num_prompt_tokens, len(request.block_keys)
-        scale, credit = params.prefill_load_scale, params.overlap_score_credit
-        least = min(view.prefill_tokens)
-        rate = params.overlap_score_credit_decay / block_size / -(-num_tokens // block_size)
+        size, num_tokens = view.block_size, request.num_prompt_tokens
+        scale, credit = params.prefill_load_scale, params.overlap_score_credit * size
+        least, in_use = min(view.prefill_tokens), size * len(request.block_keys)
+        rate = params.overlap_score_credit_decay / size / -(-num_tokens // size)
         held, used = [overlap] * view.num_instances, [shared] * view.num_instances
         for instance, depth in overlaps.items():
             held[instance] = depth
         for instance, depth in shares.items():
             used[instance] = depth
         adjusted = [
-            (tokens + num_tokens) / block_size - credit / (1 + rate * (tokens - least)) * depth
+            tokens + num_tokens - credit / (1 + rate * (tokens - least)) * depth
             for tokens, depth in zip(view.prefill_tokens, held, strict=True)
         ]
         if params.zero_floor:
-            adjusted = [blocks if blocks > 0 else 0.0 for blocks in adjusted]
+            adjusted = [tokens if tokens > 0 else 0.0 for tokens in adjusted]
+        weight = params.decode_active_request_weight * size
         return [
-            scale * blocks + (active + num_blocks - depth)
-            for blocks, active, depth in zip(adjusted, view.active_blocks, used, strict=True)
+            scale * tokens + size * (active - depth) + in_use + weight * count
+            for tokens, active, depth, count in zip(adjusted, view.active_blocks, used, view.num_in_flight, strict=True)
         ]
 
     def _draw(self, costs: list[float]) -> int:
@@ -169,5 +181,5 @@ class Dynamo(Router):
         if least == most:
             return self.rng.randrange(len(costs))
         width = (most - least) * self.params.temperature
-        weights = [math.exp((least - cost) / width) for cost in costs]
-        return self.rng.choices(range(len(costs)), weights)[0]
+        weights = map(math.exp, [(least - cost) / width for cost in costs])
+        return self.rng.choices(range(len(costs)), cum_weights=list(accumulate(weights)))[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import compress, count, repeat
 
 
 class PrefixIndex:
@@ -200,13 +200,22 @@ def spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict
     others = dict.fromkeys(instances(rest), 0) if common else {}
     for mask, depth in levels:
         if depth != common:
-            for instance in instances(mask):
-                others[instance] = depth
+            others.update(zip(instances(mask), repeat(depth)))
     return common, others
 
 
 def instances(mask: int) -> Iterator[int]:
     """The instances whose bits are set in ``mask``, lowest first."""
+    if mask.bit_count() < _MANY:
+        return _one_by_one(mask)
+    return compress(count(), format(mask, "b")[::-1].encode().translate(_TRUTH))
+
+
+_MANY = 24  # from here on looking at every bit is faster than looking for the next that is set
+_TRUTH = bytes.maketrans(b"01", b"\0\1")
+
+
+def _one_by_one(mask: int) -> Iterator[int]:
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

@@ -36,22 +36,21 @@ class Texts:
         """Instance -> leading tokens of the prompt that it was sent, for those that were sent any."""
         self._sweep(now_s)
         found: dict[int, int] = {}
-        alive: list[int] | None = None
+        alive: dict[int, int] | None = None
         before = 0
         for chain, length in self._chains(request):
             reach = self._reach.get(chain)
             if not reach:
                 break
-            still = []
-            for instance in list(reach) if alive is None else alive:
-                tokens = reach.get(instance, 0)
-                if tokens:
-                    found[instance] = before + min(tokens, length)
-                    if tokens >= length:
-                        still.append(instance)
-            if not still:
+            if alive is not None:
+                reach = {instance: reach[instance] for instance in alive if instance in reach}
+            alive = {instance: tokens for instance, tokens in reach.items() if tokens >= length}
+            if len(alive) < len(reach):
+                found.update((instance, before + min(tokens, length)) for instance, tokens in reach.items())
+            else:
+                found.update(dict.fromkeys(reach, before + length))
+            if not alive:
                 break
-            alive = still
             before += length
         return found
 

@@ -12,7 +12,7 @@ from simulator.request import Request
 from simulator.routing.decision import Send
 from simulator.routing.prefix_index import spread
 from simulator.routing.router import Router, StatefulParams
-from simulator.routing.ties import any_of
+from simulator.routing.ties import any_least
 from simulator.routing.view import View
 from simulator.units import Number, Seconds, Share
 
@@ -54,28 +54,34 @@ class TrtLlmAdp(Router):
     def choose(self, request: Request, view: View, now_s: float) -> Send:
         scores = self.scores(request, view, now_s)
         least = min(scores)
+        if scores.count(least) == 1:
+            return Send(scores.index(least))
         tied = [instance for instance, score in enumerate(scores) if score == least]
-        fewest = min(view.uncached_tokens[instance] for instance in tied)
-        return Send(any_of([instance for instance in tied if view.uncached_tokens[instance] == fewest], self.rng))
+        active = [view.uncached_tokens[instance] for instance in tied]
+        return Send(tied[any_least(active, self.rng)])
 
     def scores(self, request: Request, view: View, now_s: float) -> list[float]:
         """The score of each instance; infinite for those that take no part."""
         params, number, num_tokens = self.params, view.num_instances, request.num_prompt_tokens
         active, counts = view.uncached_tokens, view.num_in_flight
         fair_share = -(-(sum(counts) + 1) // number)
-        limit, most = math.ceil(params.fair_share_multiplier * fair_share), max(counts)
-        full = [instance for instance, count in enumerate(counts) if count >= max(limit, most)] if most >= limit else []
+        limit, fullest = math.ceil(params.fair_share_multiplier * fair_share), max(counts)
+        full = [instance for instance, count in enumerate(counts) if count == fullest] if fullest >= limit else []
         load = sum(active) - sum(active[instance] for instance in full)
         weight = params.load_balance_weight * num_tokens / max(load, num_tokens)
-        overlap, overlaps = spread(view.cached_levels(request, now_s), number)
-        most_held = max([overlap, *(depth for instance, depth in overlaps.items() if instance not in full)])
-        if most_held * view.block_size <= params.match_rate_threshold * num_tokens:
-            overlap, overlaps = 0, {}
+        levels = view.cached_levels(request, now_s)
+        if full:
+            able = (1 << number) - 1 - sum(1 << instance for instance in full)
+            levels = [(mask & able, depth) for mask, depth in levels if mask & able]
+        if not levels or levels[-1][1] * view.block_size <= params.match_rate_threshold * num_tokens:
+            levels = []
+        overlap, overlaps = spread(levels, number)
+        # A prompt is never cached whole.
         own = num_tokens - min(overlap * view.block_size, num_tokens - 1)
         scores = [own + weight * tokens for tokens in active]
+        owns = {depth: num_tokens - min(depth * view.block_size, num_tokens - 1) for depth in {0, *overlaps.values()}}
         for instance, depth in overlaps.items():
-            held = min(depth * view.block_size, num_tokens - 1)
-            scores[instance] = num_tokens - held + weight * active[instance]
+            scores[instance] = owns[depth] + weight * active[instance]
         for instance in full:
             scores[instance] = math.inf
         return scores

@@ -66,7 +66,8 @@ class View:
     prompts, ``prefill_tokens`` when the cached prefix believed at dispatch is taken off, and ``prefill_s`` seconds that
     the router expected them to take; ``uncached_tokens`` like ``prefill_tokens``, but of all in flight;
     ``active_blocks`` distinct full prompt blocks of requests in flight, kept only if ``tracks_active_blocks`` (a
-    dictionary operation a block).
+    dictionary operation a block), and with them ``changed``, the instances where any of this has changed since the
+    router emptied the set.
 
     ``index`` is filled by dispatches if ``fills_at_dispatch``, each one forgotten ``ttl_s`` seconds after its latest
     dispatch (never if None), else by ``kv_events`` alone. ``speculative``, where there is one, is a second index of
@@ -75,9 +76,9 @@ class View:
     """
 
     __slots__ = (
-        "_entries", "_fills_at_dispatch", "_tracks_active_blocks", "active", "active_blocks", "block_size", "fleet",
-        "index", "num_in_flight", "num_instances", "num_prefilling", "own", "polled", "prefill_s", "prefill_tokens",
-        "prompt_tokens", "prompt_tokens_prefilling", "speculative", "truth", "uncached_tokens",
+        "_answer", "_entries", "_fills_at_dispatch", "_tracks_active_blocks", "active", "active_blocks", "block_size",
+        "changed", "fleet", "index", "num_in_flight", "num_instances", "num_prefilling", "own", "polled", "prefill_s",
+        "prefill_tokens", "prompt_tokens", "prompt_tokens_prefilling", "speculative", "truth", "uncached_tokens",
     )  # fmt: skip
 
     polled: PolledMetrics
@@ -105,6 +106,7 @@ class View:
         self.prefill_s = [0.0] * number
         self.uncached_tokens = [0] * number
         self.active_blocks = [0] * number
+        self.changed: set[int] = set()
         self.index: PrefixIndex = DispatchIndex(ttl_s) if fills_at_dispatch else PrefixIndex()
         self.speculative = None if speculative_ttl_s is None else DispatchIndex(speculative_ttl_s)
         self.active = PathIndex()
@@ -112,16 +114,20 @@ class View:
         self._fills_at_dispatch = fills_at_dispatch
         self._tracks_active_blocks = tracks_active_blocks
         self._entries: dict[int, _Entry] = {}
+        # The last question for cached levels and its answer, until something changes: the dispatch asks it again.
+        self._answer: tuple[Request, float, list[tuple[int, int]]] | None = None
 
     def cached_levels(self, request: Request, now_s: float) -> list[tuple[int, int]]:
         """Who is believed to cache how many leading full blocks of the prompt: `PrefixIndex.levels`."""
         index, speculative = self.index, self.speculative
         if isinstance(index, DispatchIndex):
             index.expire(now_s)
-        if speculative is None:
-            return index.levels(request.block_keys)
-        speculative.expire(now_s)
-        return deepest(index.levels(request.block_keys), speculative.levels(request.block_keys))
+        levels = index.levels(request.block_keys)
+        if speculative is not None:
+            speculative.expire(now_s)
+            levels = deepest(levels, speculative.levels(request.block_keys))
+        self._answer = request, now_s, levels
+        return levels
 
     def active_levels(self, request: Request) -> list[tuple[int, int]]:
         """Where requests in flight use how many leading full blocks of the prompt already: `PrefixIndex.levels`."""
@@ -151,6 +157,7 @@ class View:
         self.uncached_tokens[instance] += prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[instance] += self.active.store(instance, keys) + num_private
+            self.changed.add(instance)
         if self._fills_at_dispatch:
             self.index.remember(instance, keys, now_s)  # type: ignore[attr-defined]
         if self.speculative is not None:
@@ -175,10 +182,12 @@ class View:
         self.uncached_tokens[entry.instance] -= entry.prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[entry.instance] -= self.active.remove(entry.instance, entry.keys) + entry.num_private
+            self.changed.add(entry.instance)
 
     def kv_events(self, instance: int, events: Sequence[int | None]) -> None:
         """Block events of ``instance`` in order: ``key`` stored, ``~key`` (negative) removed, None all cleared."""
         index = self.index
+        self._answer = None
         while None in events:
             events = events[events.index(None) + 1 :]
             index.clear(instance)
@@ -194,6 +203,10 @@ class View:
         """Leading tokens of the prompt that ``instance`` is believed to have cached."""
         if self.own is not None:
             return self.own.matched_tokens(request, instance, now_s)
+        answer, self._answer = self._answer, None
+        if answer is not None and answer[0] is request and answer[1] == now_s:
+            num_blocks = next((depth for mask, depth in answer[2] if mask >> instance & 1), 0)
+            return min(num_blocks, len(keys)) * self.block_size
         index = self.index
         if isinstance(index, DispatchIndex):
             index.expire(now_s)
@@ -210,3 +223,5 @@ class View:
         self.prefill_tokens[instance] -= entry.prefill_tokens
         # With nothing left the sum is 0, whatever rounding has added up to.
         self.prefill_s[instance] = self.prefill_s[instance] - entry.prefill_s if self.num_prefilling[instance] else 0.0
+        if self._tracks_active_blocks:
+            self.changed.add(instance)
