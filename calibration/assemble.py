@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, Fitted
+from calibration.estimate import OVERHEAD_SLOPE, Fitted
 from calibration.fit import Fit, rounded
 from calibration.geometry import Geometry, Rank
 from calibration.hold_out import Split
@@ -24,6 +24,7 @@ from simulator.profile import (
     Rows,
 )
 from simulator.step_time import FORMULAS
+from simulator.uncertainty import OVERHEAD, Uncertainty
 
 # Activations, communication buffers and memory outside torch. No start-up log of the measured engine was published.
 _OTHER_BYTES = 2 * 1024**3
@@ -92,9 +93,17 @@ def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, k
             num_launches=fit.num_launches,
         ),
         errors=fit.errors,
+        uncertainty=_uncertainty(fit),
         kv_bytes_per_token=known.rank.kv_bytes_per_token,
         memory=_memory(files, known),
     )
+
+
+def _uncertainty(fit: Fit) -> Uncertainty | None:
+    """The fit's, where all of its coefficients are in the profile."""
+    known = fit.uncertainty
+    in_profile = {name for name, one in fit.coefficients.items() if one.value}
+    return known if known is not None and set(known.names) <= in_profile else None
 
 
 def _source(fit: Fit) -> str:

@@ -25,8 +25,9 @@ from calibration.observations import Array, Design, Observation
 from calibration.roofline import Prior
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS, StepTime
+from simulator.uncertainty import OVERHEAD, Uncertainty, from_covariance
 
-OVERHEAD = "overhead_constant_s"  # fitted beside the formula's own coefficients
+# OVERHEAD is fitted beside the formula's own coefficients, and so is its slope.
 OVERHEAD_SLOPE = "overhead_prompt_token_s"
 LEVEL = 0.95
 
@@ -233,12 +234,30 @@ class Estimate:
         inside = [index for index, name in enumerate(names) if self.values[name] > 0]
         self.coefficients = {name: Fitted(value) for name, value in self.values.items()}
         errors, freedom, _ = self._errors(jacobian[:, inside], weight)
+        self.uncertainty = self._uncertainty(
+            [names[index] for index in inside], errors * scale[inside], jacobian[:, inside]
+        )
         for index, error in zip(inside, errors, strict=True):
             name = names[index]
             self.coefficients[name] = Fitted(self.values[name], float(error * scale[index]), freedom=freedom)
         for index, name in enumerate(names):
             if index not in inside:
                 self.coefficients[name] = self._on_bound(index, inside, scale[index], weight, jacobian)
+
+    def _uncertainty(self, names: Sequence[str], errors: Array, jacobian: Array) -> Uncertainty | None:
+        """The coefficients' errors together: as large as said, correlated as the rows make them (J'J)^-1.
+
+        Launches are too few to tell correlations by. The overhead's slope is left out: it is no formula's coefficient.
+        """
+        if not names or not np.all(errors > 0):
+            return None
+        inverse = np.linalg.pinv(jacobian.T @ jacobian)
+        shares = errors / np.array([self.values[name] for name in names])
+        deviations = np.sqrt(np.log1p(shares**2) / inverse.diagonal())
+        covariance = inverse * np.outer(deviations, deviations)
+        kept = [index for index, name in enumerate(names) if name != OVERHEAD_SLOPE]
+        source = "standard errors of the fit, with the correlations that its rows give them"
+        return from_covariance([names[index] for index in kept], covariance[np.ix_(kept, kept)], source)
 
     def _on_bound(self, index: int, inside: list[int], scale: float, weight: Array, jacobian: Array) -> Fitted:
         """0, with the one-sided bound: what the coefficient would be if it were free, plus t times its error."""

@@ -19,6 +19,7 @@ from simulator.errors import InputError
 from simulator.noise import MAX_DEVIATIONS
 from simulator.profile import Errors, Residual
 from simulator.step_time import FORMULAS, StepTime
+from simulator.uncertainty import Uncertainty
 
 _PROBES = {
     "step_s": "decode: at least two batch sizes",
@@ -65,6 +66,7 @@ class Fit:
     step_noise_s: float | None
     scores: tuple[Score, ...] = ()
     graph_sizes: tuple[int, ...] = ()
+    uncertainty: Uncertainty | None = None
 
     def step_time(self) -> StepTime:
         """The fitted formula."""
@@ -92,6 +94,7 @@ def fit(
     held_out, num_not_held_out = _leave_out(observations, formula, priors, graph_sizes)
     in_sample = tuple(map(_residual, observations, estimate.predict(observations)))
     return Fit(
+        uncertainty=estimate.uncertainty,
         formula=formula,
         coefficients=estimate.coefficients,
         errors=Errors(in_sample=in_sample, held_out=held_out, num_not_held_out=num_not_held_out),

@@ -32,9 +32,9 @@ _MAX_REPLICATIONS = 100
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
-    "explain": ("simulator.explain_cli", "explain", "Where the time to first token of a run goes, and for whom others wait."),
+    "explain": ("simulator.explain_cli", "explain", "Where the times to first token of a run go, and for whom others wait."),
     "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
-    "plan": ("simulator.plan_cli", "plan", "Find the cheapest cluster that meets its targets, and say how sure that is."),
+    "plan": ("simulator.plan_cli", "plan", "Find the cheapest cluster that meets its targets, and how sure that is."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "sweep": ("simulator.sweep_cli", "sweep", "Run a scenario over a range of settings and say which matter."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
@@ -78,6 +78,8 @@ def cli() -> None:
 
 
 def _replicating(function: Callable[..., None]) -> Callable[..., None]:
+    fixed = "Take the profile as it was fitted in every replication, in place of drawing its errors."
+    function = click.option("--fixed-profile", is_flag=True, help=fixed)(function)
     narrow = "Go on replicating until every headline interval is within this share of its mean, as 5%."
     most = f"With --precision: no more replications than [{_MAX_REPLICATIONS}]."
     function = click.option("--max-replications", type=_POSITIVE_COUNT, help=most)(function)
@@ -257,6 +259,7 @@ def _simulate(
     address: str | None,
     precision: float | None = None,
     max_replications: int | None = None,
+    fixed_profile: bool = False,
     choose: Callable[[Scenario], Scenario] | None = None,
 ) -> None:
     from simulator.scenario import load
@@ -274,7 +277,9 @@ def _simulate(
     num_runs = len(described.settings) * described.replications
     where = make_executor(executor, jobs=jobs, address=address)
     with progress("simulating", num_runs, shown=not as_json) as advance:
-        comparison = experiment.compare(described, executor=where, progress=advance, precision=wanted)
+        comparison = experiment.compare(
+            described, executor=where, progress=advance, precision=wanted, draws_profile=not fixed_profile
+        )
     report.write(comparison, out_dir)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))

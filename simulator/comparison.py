@@ -67,8 +67,8 @@ class Provenance:
     change nothing here. ``variants`` has an entry for each, where the scenario compares variants; ``same_requests``
     says whether one serves what the scenario's own workload sends. ``base_dir`` is where paths in the scenario start,
     as it was named. ``is_stationary``: all tenants' requests are drawn and come at one rate, so that there is a steady
-    state to estimate; ``warmup`` is the scenario's. ``isolation``: what the
-    tenants' salts cost in the first replication, if they have any.
+    state to estimate; ``warmup`` is the scenario's. ``draws_profile``: each replication has its own coefficients.
+    ``isolation``: what the tenants' salts cost in the first replication, if they have any.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Provenance:
     base_dir: str = "."
     is_stationary: bool = False
     warmup: int | str = "auto"
+    draws_profile: bool = False
     isolation: Isolation | None = None
 
 
@@ -92,12 +93,14 @@ class Comparison:
     """All runs of one scenario: every policy in every replication, in the scenario's order.
 
     What is compared is a labelled setting: a routing policy or, where the scenario has variants, one of those. Both are
-    called policies here; ``noun`` is what people call them.
+    called policies here; ``noun`` is what people call them. ``as_fitted`` are the first one's runs with the profile as
+    it was fitted, where replications draw it.
     """
 
     provenance: Provenance
     results: list[RunResult]
     precision: Precision | None = None
+    as_fitted: list[RunResult] = field(default_factory=list)
 
     @cached_property
     def policies(self) -> list[str]:
@@ -173,6 +176,23 @@ class Comparison:
         """Of the first replication of each policy, where the others are the same."""
         first = {result.policy: result for result in reversed(self.counted)}
         return {policy: BlockBootstrap(first[policy].requests) for policy in self.policies}
+
+    def profile_share(self, metric: str) -> float | None:
+        """Which share of the variance between replications is the profile's (the rest is the workload's), measured on
+        the first policy: by how much the drawn profile moves each replication. None where none was drawn or nothing
+        varies.
+        """
+        if not self.as_fitted:
+            return None
+        skipped = self.steady_state.num_skipped
+        fitted = [result.after(skipped).summary().get(metric) for result in self.as_fitted]
+        values = self.samples(self.policies[0], metric)
+        if None in fitted or None in values:
+            return None
+        workload = np.array(fitted, dtype=float)
+        moved = np.array(values, dtype=float) - workload
+        total = float(moved.var(ddof=1) + workload.var(ddof=1))
+        return float(moved.var(ddof=1)) / total if total > 0 else None
 
     def table(self) -> pd.DataFrame:
         """Long table: policy, metric, mean, half_width (null without an interval), num_replications, scope."""
@@ -297,6 +317,7 @@ class Comparison:
             "confidence_level": LEVEL,
             "verdict": self.verdict(),
             "support_shares": self.support_shares(),
+            "profile_shares": {shown.key: self.profile_share(shown.key) for shown in COMPARED},
             "refusals": self.refusals(),
             "estimates": estimates,
             "differences": differences,

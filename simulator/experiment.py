@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simulator.comparison import Comparison, Provenance, VariantProvenance
 from simulator.engine_args import unmeasured
@@ -20,7 +20,8 @@ from simulator.precision import Precision
 from simulator.result import RunResult
 from simulator.routing import Router, RoutingSpec, make_routers
 from simulator.scenario.changes import flatten, write_path
-from simulator.streams import python_stream
+from simulator.streams import python_stream, stream
+from simulator.uncertainty import drawn, not_drawn, uncertainty_of
 from simulator.workload import open_workload
 
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ def run(
     replication: int,
     limit: int | None = None,
     watcher: Watcher | None = None,
+    draws_profile: bool = False,
 ) -> RunResult:
     """Simulate one policy in one replication (from 0); ``limit`` is the most requests a tenant sends. A ``watcher`` is
-    told what is decided, and changes nothing.
+    told what is decided, and changes nothing. ``draws_profile``: with the profile's coefficients as they may as well
+    be, drawn once for each replication.
 
     ``router`` is an entry of the scenario's ``routing`` or its label. Replications draw workload and router from
     streams named after their number; all policies see the same workload (common random numbers), and the same draws of
@@ -58,11 +61,14 @@ def run(
     workload = open_workload(
         scenario.workload, scenario.seed, replication, scenario.base_dir, acceptance=scenario.acceptance
     )
+    profile = scenario.device_profile
+    if draws_profile:
+        profile = drawn(profile, stream(scenario.seed, "profile", replication))
     routers = make_routers(spec, num_instances, python_stream(scenario.seed, "router", replication))
     # vLLM's null block never holds anything: what a pool can hold is one block less than it counts.
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
     num_arrived = _simulate(
-        config, scenario.device_profile, routers, workload, num_instances, metrics,
+        config, profile, routers, workload, num_instances, metrics,
         seed=scenario.seed, replication=replication, eviction=scenario.eviction, watcher=watcher,
     )  # fmt: skip
     if metrics.num_requests != num_arrived:
@@ -78,29 +84,50 @@ def compare(
     executor: Executor | None = None,
     progress: Progress | None = None,
     precision: Precision | None = None,
+    draws_profile: bool = True,
 ) -> Comparison:
     """Every policy, or variant, of the scenario in every replication, on ``jobs`` processes (default: one a core; 1: in
     this one), or wherever ``executor`` runs them. With ``precision`` the scenario's replications are a beginning, which
     is gone on from until the headline intervals are narrow enough.
 
+    Several replications also draw the profile, unless told not to: the same draw for all policies, so that it cancels
+    where they are compared. The first policy is then run with the profile as it was fitted, too: that tells how much of
+    an interval's width is the profile's.
+
     The result does not depend on where it was computed. ``progress()`` is called after each run. An interrupt stops all
     processes and is raised again.
     """
-    runs: dict[tuple[str, int], RunResult] = {}
+    runs: dict[tuple[str, int, bool], RunResult] = {}
     number: int | None = scenario.replications
     while number is not None:
         scenario = scenario.changed(replications=number)
-        keys = [(setting.label, index) for setting in scenario.settings for index in range(number)]
-        tasks = [(setting, index) for setting in scenario.settings for index in range(number)]
-        missing = [task for key, task in zip(keys, tasks, strict=True) if key not in runs]
+        tasks = _tasks(scenario, draws_profile=draws_profile and number > 1)
+        missing = [task for task in tasks if _key(task) not in runs]
         found = run_all(run_setting, missing, jobs=jobs, executor=executor, progress=progress)
-        runs |= {(result.policy, result.replication): result for result in found}
-        comparison = Comparison(describe(scenario), [runs[key] for key in keys], precision)
+        runs |= {_key(task): result for task, result in zip(missing, found, strict=True)}
+        num_compared = len(scenario.settings) * number
+        in_order = [runs[_key(task)] for task in tasks]
+        comparison = Comparison(
+            describe(scenario, draws_profile=len(tasks) > num_compared),
+            in_order[:num_compared], precision, as_fitted=in_order[num_compared:],
+        )  # fmt: skip
         number = precision.next_number(comparison) if precision is not None else None
     return comparison
 
 
-def describe(scenario: Scenario) -> Provenance:
+def _tasks(scenario: Scenario, *, draws_profile: bool) -> list[SettingTask]:
+    """Every setting in every replication and, where a profile is drawn, the first setting with it as fitted."""
+    settings, numbers = scenario.settings, range(scenario.replications)
+    draws_profile &= any(uncertainty_of(setting.scenario.device_profile) is not None for setting in settings)
+    tasks = [SettingTask(setting, number, draws_profile) for setting in settings for number in numbers]
+    return tasks + ([SettingTask(settings[0], number) for number in numbers] if draws_profile else [])
+
+
+def _key(task: SettingTask) -> tuple[str, int, bool]:
+    return task.setting.label, task.replication, task.draws_profile
+
+
+def describe(scenario: Scenario, *, draws_profile: bool = False) -> Provenance:
     """Where a result of this scenario comes from: scenario, digest, versions, profile with its errors, resampling."""
     return Provenance(
         name=scenario.name,
@@ -115,6 +142,7 @@ def describe(scenario: Scenario) -> Provenance:
         ignored_arguments=scenario.engine.harmless,
         is_stationary=all(setting.scenario.workload.is_stationary for setting in scenario.settings),
         warmup=scenario.warmup,
+        draws_profile=draws_profile,
         isolation=price_of_isolation(
             scenario.workload, scenario.seed, scenario.base_dir, scenario.engine_config.block_size
         ),
@@ -147,6 +175,7 @@ def _describe_profile(scenario: Scenario) -> dict[str, Any]:
         "in_sample_error": profile.in_sample_error,
         "indicative": indicative(profile),
         "step_noise_s": noise.value if noise is not None else None,
+        "not_drawn": not_drawn(profile),
         "unmeasured": unmeasured(scenario.engine_config, profile),
         "measured_on": profile.identity.model_dump(mode="json"),
     }
@@ -176,10 +205,19 @@ def run_all(
     return [outcomes[index] for index in range(len(tasks))]
 
 
-def run_setting(task: tuple[Setting, int]) -> RunResult:
-    """One labelled setting in one replication."""
-    setting, replication = task
-    return replace(run(setting.scenario, router=setting.router, replication=replication), policy=setting.label)
+class SettingTask(NamedTuple):
+    """One labelled setting in one replication, with the profile drawn or as it was fitted."""
+
+    setting: Setting
+    replication: int
+    draws_profile: bool = False
+
+
+def run_setting(task: SettingTask) -> RunResult:
+    """What the task asks for, under the setting's label."""
+    setting, replication, draws_profile = task
+    result = run(setting.scenario, router=setting.router, replication=replication, draws_profile=draws_profile)
+    return replace(result, policy=setting.label)
 
 
 def _simulate(

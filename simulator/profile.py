@@ -17,6 +17,7 @@ from simulator.errors import InputError, nearest
 from simulator.noise import MAX_DEVIATIONS
 from simulator.plan import Plan
 from simulator.step_time import FORMULAS, StepTime
+from simulator.uncertainty import OVERHEAD, Uncertainty
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -190,7 +191,8 @@ class Profile(Strict):
     """See the module's docstring. ``kv_bytes_per_token`` and ``memory`` are those of one device (one rank).
 
     ``step_noise_s`` is the standard deviation of one step's time around the formula (see ``noise``); None is no noise.
-    ``graph_sizes`` are the captured batch sizes that decodes are padded to, none when eager.
+    ``graph_sizes`` are the captured batch sizes that decodes are padded to, none when eager. ``uncertainty`` says how
+    far the coefficients may be off together; None: as far as their standard errors say, each for itself.
     """
 
     schema_version: Literal[1]
@@ -204,6 +206,7 @@ class Profile(Strict):
     identity: Identity
     provenance: Provenance
     errors: Errors
+    uncertainty: Uncertainty | None = None
     kv_bytes_per_token: Positive
     memory: Memory
 
@@ -216,6 +219,9 @@ class Profile(Strict):
             raise ValueError(f"coefficients.{missing}: missing")
         for unknown in (name for name in self.coefficients if name not in expected):
             raise ValueError(f"coefficients.{unknown}: unknown key{nearest(unknown, expected)}")
+        known = {*self.coefficients, OVERHEAD}
+        for unknown in (name for name in (self.uncertainty.names if self.uncertainty else ()) if name not in known):
+            raise ValueError(f"uncertainty.names: unknown {unknown!r}{nearest(unknown, known)}")
         return self
 
     @model_validator(mode="after")

@@ -32,8 +32,9 @@ class Request:
         "output_segment", "tenant", "session", "priority", "cache_salt", "lora", "skip_reading_prefix_cache",
         "acceptance", "timeout_s", "abandons", "num_retries",
         # What became of it.
-        "state", "refusal", "instance", "replica", "block_keys", "prompt_end", "queued_s", "first_scheduled_s", "first_token_s",
-        "last_token_s", "finish_s", "hung_up_s", "num_cached_tokens", "num_preemptions", "num_output_tokens",
+        "state", "refusal", "instance", "replica", "block_keys", "prompt_end", "queued_s", "first_scheduled_s",
+        "first_token_s", "last_token_s", "finish_s", "hung_up_s", "num_cached_tokens", "num_preemptions",
+        "num_output_tokens",
         # The scheduler's own, by vLLM's names where it has one.
         "arrival_time", "seq", "num_computed_tokens", "num_placeholders", "num_in_flight", "num_stale",
         "discards_stale", "num_drafts", "is_prefill_chunk", "last_output", "stops_early", "blocks", "num_published",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.comparison import COMPARED, Comparison, VariantProvenance
 from simulator.eviction import VLLM
-from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY
 
@@ -121,9 +120,9 @@ def notes(comparison: Comparison) -> list[str]:
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
-    found += _eviction_lines(comparison)
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
+    found += _profile_lines(comparison)
     if comparison.precision is not None:
         found.append(comparison.precision.line(comparison))
     for policy, name in comparison.names.items():
@@ -134,16 +133,6 @@ def notes(comparison: Comparison) -> list[str]:
         if policy not in comparison.steady_state.unstable and all(_is_overloaded(run) for run in runs):
             found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
     return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
-
-
-def _eviction_lines(comparison: Comparison) -> list[str]:
-    """That the engine's own order of eviction was not used; variants say so themselves."""
-    chosen = comparison.provenance.scenario.get("eviction", {"policy": VLLM})
-    if comparison.provenance.variants or chosen["policy"] == VLLM:
-        return []
-    settings = ", ".join(f"{key}={write_value(value)}" for key, value in chosen.items() if key != "policy")
-    named = f"{chosen['policy']} ({settings})" if settings else chosen["policy"]
-    return [f"Blocks lose their content in the order of {named}, which vLLM does not offer."]
 
 
 def _eviction_lines(comparison: Comparison) -> list[str]:
@@ -188,6 +177,22 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
             "interval would promise too much: means stand without one. Send more requests."
         )
     return lines
+
+
+def _profile_lines(comparison: Comparison) -> list[str]:
+    """What of the intervals' width is the profile's."""
+    if not comparison.provenance.draws_profile:
+        return []
+    shares = {shown.label: comparison.profile_share(shown.key) for shown in COMPARED}
+    said = [f"{share:.0%} ({label})" for label, share in shares.items() if share is not None]
+    kept = comparison.provenance.profile.get("not_drawn", ())
+    left = f" Without a stated error, hence the same in all: {', '.join(kept)}." if kept else ""
+    how = "Each replication draws the profile's coefficients within their errors, the same for all that is compared"
+    if not said:
+        return [f"{how}.{left}"]
+    where = f"(measured on {comparison.names[comparison.policies[0]]})"
+    parts = f"of the variance between replications {', '.join(said)} is the profile's, the rest the workload's {where}"
+    return [f"{how}: {parts}.{left}"]
 
 
 def _pairing_lines(comparison: Comparison) -> list[str]:

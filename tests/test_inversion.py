@@ -12,8 +12,9 @@ from calibration.benchmarks.belief import FORMULA, POOL, believe
 from calibration.benchmarks.benchmark import Benchmark, Lengths, Measured
 from calibration.benchmarks.invert import Inversion, Solution, figures
 from calibration.benchmarks.play import play
-from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, bind
+from calibration.estimate import OVERHEAD_SLOPE, bind
 from calibration.roofline import Prior
+from simulator.uncertainty import OVERHEAD
 
 # A model of 8 billion parameters on a device of 280 TFLOP/s and 1.2 TB/s, as its data sheet has it.
 SHEET = {

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from calibration_rows import LIMITS, OVERHEADS, TRUTH, Device, model_of
 
-from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE, Estimate
+from calibration.estimate import OVERHEAD_SLOPE, Estimate
 from calibration.fit import fit, fit_best
 from calibration.measurement import read_measurements
 from calibration.observations import Design, Observation, averaged, observe
 from calibration.probes import plan
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS
+from simulator.uncertainty import OVERHEAD
 
 NUM_DRAWS = 200
 LAUNCH_NOISE, NOISE = 0.005, 0.01

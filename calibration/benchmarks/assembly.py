@@ -11,7 +11,7 @@ from calibration.benchmarks.belief import FORMULA, POOL, Belief
 from calibration.benchmarks.benchmark import Benchmark
 from calibration.benchmarks.invert import Figure, Solution, correlations, states_pool, with_pool
 from calibration.benchmarks.play import has_verified_dialect, play
-from calibration.estimate import OVERHEAD, bind
+from calibration.estimate import bind
 from calibration.fit import rounded
 from calibration.geometry import Geometry
 from calibration.roofline import Device
@@ -35,6 +35,7 @@ from simulator.profile import (
 )
 from simulator.step_time import FORMULAS, StepTime
 from simulator.step_time.formula import Work
+from simulator.uncertainty import OVERHEAD, Uncertainty, from_covariance
 
 _OTHER_BYTES = 2 * 1024**3
 _OTHER_SOURCE = "assumption: 2 GiB for activations, communication buffers and memory outside torch"
@@ -104,7 +105,16 @@ def assemble(
     engines = [with_pool(benchmark, config, pool) for benchmark, config in zip(benchmarks, configs, strict=True)]
     reach = measured_range(benchmarks, engines, bind(FORMULA, values))
     errors = _errors(solution, benchmarks)
-    return _profile(subject, coefficients, errors, reach, held_out if len(groups) > 1 else None, pool)
+    profile = _profile(subject, coefficients, errors, reach, held_out if len(groups) > 1 else None, pool)
+    return profile.model_copy(update={"uncertainty": _uncertainty(belief, solution)})
+
+
+def _uncertainty(belief: Belief, solution: Solution) -> Uncertainty:
+    """How far the coefficients may be off together, given results and data sheet, whatever the pool."""
+    kept = [index for index, name in enumerate(belief.names) if name != POOL]
+    names = [belief.names[index] for index in kept]
+    source = "covariance of the logarithms given the results, beginning with what the data sheet leaves open"
+    return from_covariance(names, solution.covariance[np.ix_(kept, kept)], source)
 
 
 def _stated_pool(benchmarks: Sequence[Benchmark], configs: Sequence[EngineConfig]) -> float | None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.estimate import OVERHEAD, OVERHEAD_SLOPE
+from calibration.estimate import OVERHEAD_SLOPE
 from calibration.observations import Array
 from calibration.roofline import Prior
+from simulator.uncertainty import OVERHEAD
 
 FORMULA = "roofline_max"
 POOL = "num_kv_tokens"  # that the engine's pool holds: what its memory leaves is as little known as its step times
