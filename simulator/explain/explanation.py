@@ -116,7 +116,9 @@ def explain(
     wanted = (variant, spec.label)
     label = next(one.label for one in source.scenario.settings if (one.variant, one.router.label) == wanted)
     recorder = Recorder(chosen.cluster.instances)
-    result = run(chosen, router=spec, replication=replication, watcher=recorder)
+    result = run(
+        chosen, router=spec, replication=replication, draws_profile=source.draws_profile, watcher=recorder
+    )
     is_checked = check_same(source, label, replication, result.requests)
     parts = recorder.table().rename(columns={"num_preemptions": "num_preemptions_before"})
     rows = result.requests.merge(parts, on="request_id", how="left", validate="one_to_one")

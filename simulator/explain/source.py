@@ -28,13 +28,14 @@ _COMPARED = (
 @dataclass(frozen=True)
 class Source:
     """``scenario`` is what was or would be run. ``rows`` is the file with the rows of a run that has been, if it is
-    there; ``num_replications`` and ``version`` are that run's.
+    there; ``num_replications``, ``version``, and whether each replication drew its profile are that run's.
     """
 
     scenario: Scenario
     rows: Path | None = None
     num_replications: int | None = None
     version: str | None = None
+    draws_profile: bool = False
 
 
 def open_source(path: Path, base_dir: Path | None = None) -> Source:
@@ -53,8 +54,10 @@ def open_source(path: Path, base_dir: Path | None = None) -> Source:
     said = _read(summary)
     scenario = _restore(said, summary, base_dir)
     rows = summary.parent / _ROWS
-    version = said["versions"].get("kvcast")
-    return Source(scenario, rows if rows.is_file() else None, said["num_replications"], version)
+    return Source(
+        scenario, rows if rows.is_file() else None, said["num_replications"], said["versions"].get("kvcast"),
+        said["draws_profile"],
+    )  # fmt: skip
 
 
 def _read(summary: Path) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def _read(summary: Path) -> dict[str, Any]:
         said = json.loads(summary.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{summary}: cannot read it as JSON ({error})") from None
-    wanted: dict[str, type] = {"scenario": dict, "digest": str, "versions": dict, "num_replications": int}
+    wanted: dict[str, type] = {"scenario": dict, "digest": str, "versions": dict, "num_replications": int, "draws_profile": bool}
     for key, kind in wanted.items():
         if not isinstance(said, dict) or not isinstance(said.get(key), kind):
             raise InputError(f"{summary}: has no {key!r}, expected the {_SUMMARY} of kvcast run or compare")
