@@ -13,7 +13,7 @@ import yaml
 from simulator import cli, scenario
 from simulator.eviction import POLICIES
 from simulator.profile import load_profile
-from simulator.routing import ROUTERS
+from simulator.routing import PRESETS, ROUTERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -97,8 +97,12 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def test_the_routers_are_all_listed() -> None:
     section = README.partition("\n## Routers\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
-    assert listed == list(ROUTERS)
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", section, flags=re.MULTILINE)
+    policies, presets = (
+        [name for row in rows for name in re.findall(r"`([\w.-]+)`", row[column])] for column in (0, 1)
+    )
+    assert sorted(policies) == sorted(ROUTERS)
+    assert sorted(presets) == sorted(PRESETS)
 
 
 def test_the_evictions_are_all_listed() -> None:

@@ -98,3 +98,16 @@ def test_the_day_has_its_hours() -> None:
     per_hour = (rows["arrival_s"] // 3600).value_counts().sort_index()
     assert per_hour[0] == pytest.approx(0.2 * 3600, abs=4 * (0.2 * 3600) ** 0.5)
     assert per_hour[2] == pytest.approx(0.12 * 3600, abs=4 * (0.12 * 3600) ** 0.5)
+
+
+def test_following_prefixes_and_load_finds_most_and_old_metrics_cost_time() -> None:
+    """150 prompts on eight instances: in turn most requests are the first of their prompt there. With looks at the
+    queues a hundred times as far apart all requests between two of them follow the same one.
+    """
+    in_turn, fresh, affine = (
+        run("which_router", limit=600, router=name).summary() for name in ("rr", "gie-322", "llmd-affinity")
+    )
+    assert fresh["hit_rate"] > 2 * in_turn["hit_rate"]  # type: ignore[operator]
+    assert affine["hit_rate"] == pytest.approx(fresh["hit_rate"], abs=0.01)
+    old = run("which_router", limit=600, router="gie-322(poll=5.0)").summary()
+    assert old["ttft_p90_s"] > 1.2 * fresh["ttft_p90_s"]  # type: ignore[operator]

@@ -142,8 +142,8 @@ def test_one_shared_prefix_sends_everything_to_one_instance(policy):
 
 @pytest.mark.parametrize(("policy", "gap"), [("sglang-cli", 64), ("aibrix-prefix", 8)])
 def test_one_shared_prefix_makes_gates_fall_back_by_imbalance(policy, gap):
-    """Everyone gets a share, and the gate bounds the owner's queue: far from collapse, but not as even as with the least
-    loaded (SGLang #21199: round robin beats cache_aware there).
+    """Everyone gets a share, and the gate bounds the owner's queue: far from collapse, not as even as by least
+    load (SGLang #21199: round robin beats cache_aware there).
     """
     done, collapsed, least = hot(policy), hot("longest_prefix"), hot("least_requests")
     assert len(done.instances) == 4
