@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulator.eviction.order import Order
+from simulator.eviction.order import MOST_PLACES, Order
 from simulator.eviction.policy import Policy, User
 
 _NEVER = 1 << 62
@@ -30,7 +30,6 @@ class Belady(Policy):
         self._next_use = array("q")  # of each block of each request: the next request that has it, by number
         self._starts = array("q")  # where each request begins there
         self._num_kept = 0
-        self._stamp = 0
 
     def foresee(self, requests: Iterable[Sequence[int]]) -> None:
         """What will be asked for, in order."""
@@ -47,12 +46,10 @@ class Belady(Policy):
                 latest[name] = place
 
     def keep(self, blocks: Sequence[int], names: Sequence[int], places: Sequence[int], user: User) -> None:  # noqa: ARG002
-        start, next_use, add, stamp = self._starts[self._num_kept], self._next_use, self._idle.add, self._stamp
+        start, next_use, add = self._starts[self._num_kept], self._next_use, self._idle.add
         self._num_kept += 1
         for block, place in zip(blocks, places, strict=True):
-            stamp += 1
-            add(block, (-next_use[start + place], -place, stamp))
-        self._stamp = stamp
+            add(block, -next_use[start + place] * MOST_PLACES - place)
 
     def use(self, blocks: Sequence[int], names: Sequence[int], user: User) -> None:  # noqa: ARG002
         for block in blocks:

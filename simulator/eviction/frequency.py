@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from simulator.eviction.order import Order
+from simulator.eviction.order import MOST_PLACES, Order
 from simulator.eviction.policy import Params, Policy, User
 from simulator.prefix import PRIVATE
 
@@ -26,18 +26,15 @@ class Counting(Policy):
         super().__init__(params, num_blocks, tenants)
         self._idle = Order()
         self._counts: dict[int, int] = {}  # of blocks with content
-        self._stamp = 0
 
     @abstractmethod
-    def rank(self, count: int, place: int) -> Any:
-        """What goes before the stamp in the order of eviction, smallest first."""
+    def rank(self, count: int, place: int) -> int:
+        """The order of eviction, smallest first."""
 
     def keep(self, blocks: Sequence[int], names: Sequence[int], places: Sequence[int], user: User) -> None:  # noqa: ARG002
-        counts, rank, add, stamp = self._counts, self.rank, self._idle.add, self._stamp
+        counts, rank, add = self._counts, self.rank, self._idle.add
         for block, place in zip(blocks, places, strict=True):
-            stamp += 1
-            add(block, (rank(counts.setdefault(block, 1), place), stamp))
-        self._stamp = stamp
+            add(block, rank(counts.setdefault(block, 1), place))
 
     def use(self, blocks: Sequence[int], names: Sequence[int], user: User) -> None:  # noqa: ARG002
         counts, discard = self._counts, self._idle.discard
@@ -111,5 +108,5 @@ class LengthAware(Counting):
     summary = "the block used least often, of equals the one deepest in its prompt"
     source = "Mooncake, arXiv 2407.00079: LengthAwareCache"
 
-    def rank(self, count: int, place: int) -> tuple[int, int]:
-        return count, -place
+    def rank(self, count: int, place: int) -> int:
+        return count * MOST_PLACES - place
