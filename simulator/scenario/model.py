@@ -245,7 +245,7 @@ class Scenario(BaseModel):
         for index, spec in enumerate(self.routing):
             if spec.params.needs_sessions:
                 for number, tenant in enumerate(self.workload.tenants):
-                    if not _has_sessions(tenant):
+                    if not tenant.has_sessions:
                         raise InputError(
                             f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
                             "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
@@ -261,11 +261,14 @@ class Scenario(BaseModel):
         replications: int | None = None,
         limit: int | None = None,
         routing: tuple[RoutingSpec, ...] | None = None,
+        variants: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Scenario:
         """A copy with what is given. ``limit`` is the most requests, or conversations, a tenant begins. Raises
         InputError.
         """
-        update: dict[str, Any] = {"seed": seed, "replications": replications, "routing": routing}
+        update: dict[str, Any] = {
+            "seed": seed, "replications": replications, "routing": routing, "variants": variants
+        }  # fmt: skip
         if limit is not None:
             tenants = tuple(_limited(tenant, limit) for tenant in self.workload.tenants)
             update["workload"] = self.workload.model_copy(update={"tenants": tenants})
@@ -303,17 +306,13 @@ def _idle_eviction(spec: EvictionSpec, engine: EngineConfig, tenants: Sequence[T
     policy = POLICIES[spec.policy]
     if policy.needs_future:
         return f"{spec.policy} needs the future, which no engine knows (`kvcast hit-curve` shows it beside a trace)"
-    if policy.needs_sessions and not any(_has_sessions(tenant) for tenant in tenants):
+    if policy.needs_sessions and not any(tenant.has_sessions for tenant in tenants):
         return f"{spec.policy} needs sessions and no tenant has any, expected conversations, or a trace with sessions"
     names = [tenant.name for tenant in tenants]
     for name in spec.params.tenants:
         if name not in names:
             return f"{spec.policy}: there is no tenant {name!r}{nearest(name, names)}"
     return None
-
-
-def _has_sessions(tenant: TenantSpec) -> bool:
-    return tenant.conversations is not None or (tenant.trace is not None and tenant.trace.has_sessions)
 
 
 def _limited(tenant: TenantSpec, limit: int) -> TenantSpec:

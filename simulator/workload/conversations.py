@@ -200,6 +200,7 @@ class Conversations:
         self, conversation: Conversation, time_s: float, prompt: Prompt, num_outputs: int, answer: int | None
     ) -> Request:
         tenant = self._tenant
+        session = self._base + conversation.number
         request = Request(
             request_id=-1,
             arrival_s=time_s,
@@ -209,9 +210,9 @@ class Conversations:
             oracle_num_output_tokens=num_outputs,
             output_segment=answer,
             tenant=self._index,
-            session=self._base + conversation.number,
+            session=session,
             priority=tenant.priority,
-            cache_salt=tenant.cache_salt,
+            cache_salt=tenant.salt_of(session),
             lora=tenant.lora,
             skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
         )

@@ -79,7 +79,7 @@ def _request(tenant: TenantSpec, index: int, arrival_s: float, described: dict[s
         arrival_s=arrival_s,
         tenant=index,
         priority=tenant.priority,
-        cache_salt=tenant.cache_salt,
+        cache_salt=tenant.salt_of(described["session"]),
         lora=tenant.lora,
         skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
         **described,

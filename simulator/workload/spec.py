@@ -5,10 +5,11 @@ Durations are read in any unit and kept in seconds, lengths are tokens, rates ar
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
+from simulator.errors import InputError
 from simulator.units import Count, PositiveCount, PositiveNumber, PositiveSeconds, Seconds, Share
 from simulator.workload.conversation_spec import ConversationSpec
 from simulator.workload.distributions import ArrivalSpec, Length, Pause, Spec
@@ -145,6 +146,28 @@ class AbandonsSpec(Spec):
         return self
 
 
+class SaltSpec(Spec):
+    """One salt for all requests of a tenant (``text``), or one for each of its sessions (``per``): then nobody finds
+    another session's blocks, not even of the same text.
+    """
+
+    text: str | None = Field(default=None, min_length=1)
+    per: Literal["session"] | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.text is None) == (self.per is None):
+            raise ValueError("expected a salt, or {per: session}")
+        return self
+
+
+def _plain_salt(value: object) -> object:
+    return {"text": value} if isinstance(value, str) else value
+
+
+Salt = Annotated[SaltSpec, BeforeValidator(_plain_salt, json_schema_input_type=str | SaltSpec)]
+
+
 class TargetsSpec(Spec):
     """What a tenant was promised, in seconds: a request is within its targets if it finishes and meets them all."""
 
@@ -168,9 +191,10 @@ class TenantSpec(Spec):
     """Who sends requests, a ``trace``, a ``synthetic`` stream, ``conversations`` or a growing ``tree`` of prompts, and
     how the engine treats them.
 
-    ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts;
-    ``lora`` names the adapter that its requests are for. With ``skip_reading_prefix_cache``, as vLLM has it for prompt
-    log-probabilities, they compute their whole prompts, which others may find.
+    ``priority`` is vLLM's (lower runs first); ``cache_salt`` keeps cached blocks apart from those of other salts
+    (``{per: session}`` gives each session its own); ``lora`` names the adapter that its requests are for. With
+    ``skip_reading_prefix_cache``, as vLLM has it for prompt log-probabilities, they compute their whole prompts, which
+    others may find.
 
     ``limit`` ends its stream after so many requests, or conversations. Its clients hang up when a request has not
     ended ``timeout`` after it was sent, and ask the same again up to ``retries`` times, ``retry_after`` later; the
@@ -183,7 +207,7 @@ class TenantSpec(Spec):
     conversations: ConversationSpec | None = None
     tree: TreeSpec | None = None
     priority: int = Field(default=0, strict=True)
-    cache_salt: str | None = Field(default=None, min_length=1)
+    cache_salt: Salt | None = None
     lora: str | None = Field(default=None, min_length=1)
     skip_reading_prefix_cache: StrictBool = False
     limit: PositiveCount | None = None
@@ -200,6 +224,20 @@ class TenantSpec(Spec):
         return drawn is not None and (drawn.arrivals is None or drawn.arrivals.is_stationary)
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether its requests can have sessions that routers know of."""
+        return self.conversations is not None or (self.trace is not None and self.trace.has_sessions)
+
+    def salt_of(self, session: int | None) -> str | None:
+        """The salt of a request of that session. Raises InputError where it needs one and has none."""
+        salt = self.cache_salt
+        if salt is None or salt.per is None:
+            return None if salt is None else salt.text
+        if session is None:
+            raise InputError(f"tenant {self.name!r}: a request has no session, expected one for cache_salt per session")
+        return f"{self.name} {session}"
+
+    @property
     def hangs_up(self) -> bool:
         """Whether its clients end requests themselves."""
         return self.timeout is not None or self.abandons is not None
@@ -210,6 +248,12 @@ class TenantSpec(Spec):
             raise ValueError(f"tenant {self.name!r}: retries would change nothing without a timeout")
         if self.retry_after and not self.retries:
             raise ValueError(f"tenant {self.name!r}: retry_after would change nothing without retries")
+        return self
+
+    @model_validator(mode="after")
+    def _salted_sessions_exist(self) -> Self:
+        if self.cache_salt is not None and self.cache_salt.per and not self.has_sessions and self.tree is None:
+            raise ValueError(f"tenant {self.name!r}: cache_salt per session needs sessions, its requests have none")
         return self
 
     @model_validator(mode="after")

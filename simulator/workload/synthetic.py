@@ -49,7 +49,7 @@ def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, rep
                 oracle_num_output_tokens=output,
                 tenant=index,
                 priority=tenant.priority,
-                cache_salt=tenant.cache_salt,
+                cache_salt=tenant.salt_of(None),
                 lora=tenant.lora,
                 skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
             )

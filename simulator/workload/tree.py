@@ -73,7 +73,7 @@ def _endless(tenant: TenantSpec, spec: TreeSpec, index: int, seed: int, replicat
                 tenant=index,
                 session=thread.session,
                 priority=tenant.priority,
-                cache_salt=tenant.cache_salt,
+                cache_salt=tenant.salt_of(thread.session),
                 lora=tenant.lora,
                 skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
             )
