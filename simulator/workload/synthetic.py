@@ -34,6 +34,7 @@ def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, rep
     prefixes = choices(len(heads), spec.prefix_zipf_exponent or 0.0, named("prefix"))
     suffixes = lengths(spec.suffix_tokens or LengthSpec(distribution="fixed", mean=0), named("suffix_tokens"))
     outputs = lengths(spec.output_tokens, named("output_tokens"))
+    salt = tenant.salt_of(None)
     for times_s in arrival_times_s(spec.arrivals, named("arrivals"), NUM_PER_DRAW):
         for arrival_s in times_s.tolist():
             prompt, num_prompt_tokens = heads[next(prefixes)]
@@ -49,7 +50,7 @@ def _endless(tenant: TenantSpec, spec: SyntheticSpec, index: int, seed: int, rep
                 oracle_num_output_tokens=output,
                 tenant=index,
                 priority=tenant.priority,
-                cache_salt=tenant.salt_of(None),
+                cache_salt=salt,
                 lora=tenant.lora,
                 skip_reading_prefix_cache=tenant.skip_reading_prefix_cache,
             )
