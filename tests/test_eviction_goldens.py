@@ -83,5 +83,5 @@ def test_lru_to_the_block(trace: str, expected: tuple[int, ...]) -> None:
     ids=["lru", "lfu-lost", "lfu-kept", "length_aware", "slru"],
 )  # fmt: skip
 def test_an_engines_pool_hits_the_same(entry: Any, expected: float) -> None:
-    """Of policies that keep prefixes whole: with others a pool computes what lies behind a gap again, and has it twice."""
+    """Of policies that keep prefixes whole: with others a pool has what lies behind a gap twice, as vLLM would."""
     assert round(hits_of_a_pool(entry, 10_000) / sum(map(len, ids("conversation"))), 4) == expected
