@@ -25,7 +25,7 @@ from simulator.workload.segments import first_segment
 from simulator.workload.tables import table_of, value_at
 from simulator.workload.tree import grow
 from simulator.workload.tree_spec import TreeSpec
-from simulator.workload_fit import another, comparison, returning
+from simulator.workload_fit import another, comparison, lasting, returning
 from simulator.workload_fit.fit import Fit, fit
 from simulator.workload_fit.likeness import measure, of_records
 from simulator.workload_fit.observed import observe, read
@@ -335,6 +335,24 @@ def test_the_size_of_a_pool_is_found_before_it_is_worked_off(share):
     assert np.mean(found["another"]) == pytest.approx(0.6, abs=0.06)
 
 
+def test_a_pool_is_fitted_so_that_it_lasts_but_not_at_any_price():
+    """Of 2,000 requests of a pool the first 1,000: it lasts for the rest, not for a hundred times as many."""
+    source = {key: value for key, value in SMALL.items() if key != "pause"} | {
+        "pool": 800, "another": [[0.6, 0.6], [0.6, 0.6]], "repeats": 0.0, "falls_back": None, "fallen": None,
+        "num_requests": 1000,
+    }  # fmt: skip
+    records = as_records(requests(source))
+    alike = fit(records, 16)
+    assert alike.spec.unbegun_weight == 1
+    most = 1.2 * lasting.num_requests_of_pool(alike.spec)
+    longer = fit(records, 16, num_requests=round(most))
+    assert longer.spec.unbegun_weight < 1
+    assert longer.spec.num_requests == round(most)
+    assert lasting.num_requests_of_pool(longer.spec) >= most
+    endless = fit(records, 16, num_requests=100_000)
+    assert endless.spec == alike.spec.model_copy(update={"num_requests": 100_000})
+
+
 def test_pauses_that_a_trace_cuts_off_are_counted():
     """Threads whose next turn comes after the end go on as often as others: half of them, of 100 s, in 150 s."""
     source = {**SMALL, "num_requests": 3000, "arrivals": {"process": "poisson", "rate_per_s": 20}, "pause": [20, 100],
@@ -407,10 +425,10 @@ def test_the_command_writes_a_block_that_a_scenario_takes(tmp_path, capsys):
 
 def test_without_a_file_it_prints_yaml_and_nothing_else(tmp_path, capsys):
     path = write_mooncake(tmp_path / "small.jsonl.gz", 400)
-    assert run(path, "--compare", "--name", "chat") == 0
+    assert run(path, "--compare", "--name", "chat", "--requests", 500) == 0
     (tenant,) = yaml.safe_load(capsys.readouterr().out)["workload"]["tenants"]
     assert tenant["name"] == "chat"
-    assert tenant["tree"]["num_requests"] == 400
+    assert tenant["tree"]["num_requests"] == 500
 
 
 @pytest.mark.parametrize(
