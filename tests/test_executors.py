@@ -109,10 +109,8 @@ def test_what_a_task_says_is_kept(executor: Executor) -> None:
 
 
 def test_who_stops_reading_stops_the_rest(executor: Executor, tmp_path: Path) -> None:
-    began_s = time.monotonic()
     with closing(executor.each(slow, [(str(tmp_path), number) for number in range(200)])) as found:
         next(found)
-    assert time.monotonic() - began_s < 20
     time.sleep(0.5)
     num_done = len(list(tmp_path.iterdir()))
     time.sleep(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TypeVar
 
 from joblib import cpu_count
@@ -15,6 +16,8 @@ Outcome = TypeVar("Outcome")
 
 # A process that dies takes all others with it. So often in a row without a single task done, and it is the tasks.
 _MOST_DEATHS = 3
+# Tasks a process that are handed over before one is done, so that none waits for the next.
+_AHEAD = 2
 
 
 class Processes:
@@ -36,19 +39,25 @@ class Processes:
 def _each(
     function: Callable[[Task], Outcome], tasks: Sequence[Task], num_jobs: int
 ) -> Generator[tuple[int, Outcome]]:
-    left = set(range(len(tasks)))
+    left = deque(range(len(tasks)))
+    running: dict[Future[Outcome], int] = {}
     num_deaths = 0
-    while left:
+    while left or running:
         pool = get_reusable_executor(max_workers=num_jobs)
-        places = {pool.submit(function, tasks[place]): place for place in sorted(left)}
         try:
-            for future in as_completed(list(places)):
-                place = places.pop(future)  # and with it the outcome, which may be large
-                outcome = future.result()
-                left.remove(place)
-                num_deaths = 0
-                yield place, outcome
+            while left or running:
+                # Few at a time: what waits in the pool makes it slow to stop.
+                while left and len(running) < _AHEAD * num_jobs:
+                    future = pool.submit(function, tasks[left[0]])
+                    running[future] = left.popleft()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    outcome = future.result()
+                    place = running.pop(future)
+                    num_deaths = 0
+                    yield place, outcome
         except BrokenProcessPool:
+            left.extendleft(sorted(running.values(), reverse=True))
+            running.clear()
             num_deaths += 1
             if num_deaths == _MOST_DEATHS:
                 raise RuntimeError(
@@ -56,5 +65,7 @@ def _each(
                     "memory? try fewer --jobs)"
                 ) from None
         except BaseException:
+            for future in running:
+                future.cancel()
             pool.shutdown(wait=False, kill_workers=True)
             raise
