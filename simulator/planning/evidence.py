@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,6 +45,7 @@ class Evidence:
     num_runs: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
     _found: dict[Place, dict[int, Outcome]] = field(default_factory=dict)
     _scenarios: dict[Place, Scenario] = field(default_factory=dict)
+    _versions: dict[str, str] = field(default_factory=experiment.versions)
 
     def of(self, candidate: Candidate, load: float = 1.0) -> list[Outcome]:
         """The outcomes there are, in order of replication."""
@@ -63,7 +64,7 @@ class Evidence:
         scenario = self._at(candidate, load)
         with closing(self.executor.each(simulate, [(scenario, replication) for replication in missing])) as outcomes:
             for index, outcome in outcomes:
-                _check_versions(outcome)
+                _check_versions(outcome, self._versions)
                 found[missing[index]] = outcome
                 self.num_runs[self.stage] += 1
                 if self.progress is not None:
@@ -87,8 +88,7 @@ class Evidence:
         return self._scenarios[place]
 
 
-def _check_versions(outcome: Outcome) -> None:
-    ours = experiment.versions()
+def _check_versions(outcome: Outcome, ours: Mapping[str, str]) -> None:
     for name, version in outcome.versions.items():
         if ours[name] != version:
             raise InputError(f"--executor: a worker has {name} {version}, expected {ours[name]} as here")

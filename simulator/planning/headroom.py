@@ -9,13 +9,14 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.planning.evidence import Evidence
-from simulator.planning.judging import FIRST_LOOK, Judgement, Rules, Value, judge
+from simulator.planning.judging import Judgement, Rules, Value, judge
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
 from simulator.scenario.load import load_changes
 
 _LESS = (0.5, 0.75)  # looked at for the figure alone
 _MORE = (1.25, 1.6, 2.0, 3.0, 4.0, 8.0, 16.0)
+_REPLICATIONS = 8
 _NEAR = 1.05  # how far apart the loads are between which a target breaks
 
 # When a resource counts as used up.
@@ -70,7 +71,7 @@ def headroom(candidate: Candidate, rules: Rules, evidence: Evidence, found: dict
 
     def breaks(load: float) -> bool:
         if load not in found:
-            outcomes = evidence.need(candidate, min(FIRST_LOOK, rules.most_replications), load)
+            outcomes = evidence.need(candidate, min(_REPLICATIONS, rules.most_replications), load)
             found[load] = at(candidate, rules, outcomes, load)
         return found[load].breaks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,12 @@ def simulate(task: tuple[Scenario, int]) -> Outcome:
     return reduced(result, scenario.engine_config.max_num_seqs)
 
 
+@cache
+def _versions() -> dict[str, str]:
+    """Those of this process, read once: they take as long as a small run."""
+    return experiment.versions()
+
+
 def reduced(result: RunResult, num_seats: int) -> Outcome:
     """The outcome of a run whose instances have ``num_seats`` each."""
     rows = result.requests.sort_values("arrival_s", kind="stable")
@@ -78,7 +84,7 @@ def reduced(result: RunResult, num_seats: int) -> Outcome:
         warmup_series=result.first_token_series().astype(np.float32),
         facts=_facts(result, num_seats),
         refusals=result.refusals(),
-        versions=experiment.versions(),
+        versions=_versions(),
     )
 
 
@@ -95,19 +101,18 @@ def _facts(result: RunResult, num_seats: int) -> dict[str, float]:
     """Rates, and how far each resource is used: shares of the time in which requests arrive, so that the drain after
     the last one does not thin them; NaN where there is no such time.
     """
-    summary: dict[str, Any] = result.summary()
-    names = ("hit_rate", "kv_usage_max", "num_requests", "num_preemptions", "queue_mean_s", "ttft_mean_s")
-    found = {name: math.nan if summary[name] is None else float(summary[name]) for name in names}
-    finished = result.requests[result.requests["state"] == "finished"]
-    arrivals_s = result.requests["arrival_s"]
-    last_s, first_s = float(arrivals_s.max()), float(arrivals_s.min())
+    rows = result.requests
+    finished = rows[rows["state"] == "finished"]
+    last_s, first_s = float(rows["arrival_s"].max()), float(rows["arrival_s"].min())
     time_s = last_s - first_s or math.nan
     output, prompt = float(finished["num_output_tokens"].sum()), float(finished["num_prompt_tokens"].sum())
-    found |= {
-        "requests_per_s": len(result.requests) / time_s, "output_tokens_per_s": output / time_s,
-        "total_tokens_per_s": (output + prompt) / time_s, "arriving_s": time_s,
-    }  # fmt: skip
-    found |= _usage(result, num_seats, last_s)
+    found = {
+        "num_requests": float(len(rows)), "arriving_s": time_s, "requests_per_s": len(rows) / time_s,
+        "output_tokens_per_s": output / time_s, "total_tokens_per_s": (output + prompt) / time_s,
+        "hit_rate": sum(result.prefix_hits) / (sum(result.prefix_queries) or math.nan),
+        "queue_mean_s": float(rows["queue_s"].mean()), "ttft_mean_s": float(rows["ttft_s"].mean()),
+        "num_preemptions": float(rows["num_preemptions"].sum()),
+    } | _usage(result, num_seats, last_s)  # fmt: skip
     return found | {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
 
 

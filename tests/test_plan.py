@@ -1,0 +1,331 @@
+"""Planning finds what queueing theory and brute force find, with a fraction of the runs, and errs as seldom as it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy.optimize import brentq
+
+from simulator.executors import Processes
+from simulator.planning.answer import Findings
+from simulator.planning.evidence import Evidence
+from simulator.planning.headroom import LoadPoint, headroom
+from simulator.planning.judging import Judgement, Rules, Verdict, decide, judge
+from simulator.planning.outcome import Outcome, simulate
+from simulator.planning.planner import Deciding, plan, read_rules
+from simulator.planning.search import fewest_from, search
+from simulator.planning.space import Candidate, Space, read_space
+from simulator.scenario import Scenario, parse
+from simulator.scenario.plan_spec import target
+
+PROFILES = Path(__file__).parent.parent / "calibration" / "profiles"
+
+
+def scenario(text: str, folder: Path | str = ".", **changes: Any) -> Scenario:
+    return parse(yaml.safe_dump(yaml.safe_load(text) | changes), "x.yaml", folder)
+
+
+class Remembering:
+    """Runs each task once for all who ask, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, int], Any] = {}
+        self.num_asked = 0
+
+    def each(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Generator[tuple[int, Any]]:
+        for place, task in enumerate(tasks):
+            key = task[0].digest, task[1]
+            self.num_asked += 1
+            if key not in self.found:
+                self.found[key] = function(task)
+            yield place, self.found[key]
+
+
+# --- Theory -----------------------------------------------------------------------------------------------------------
+
+# One request at a time, one answer token, 1 ms a prompt token, and the queue of Dynamo's router: M/M/c.
+QUEUE = """
+name: queue
+engine: {dialect: vllm-0.32, async_scheduling: false, max_model_len: 16384, max_num_batched_tokens: 16384,
+         max_num_seqs: 1, enable_prefix_caching: false}
+profile: ./one-ms-a-token.json
+cluster: {instances: 1}
+workload:
+  tenants:
+    - name: a
+      synthetic: {num_requests: 2000, arrivals: {process: poisson, rate_per_s: 6.25},
+                  suffix_tokens: {distribution: geometric, mean: 400}, output_tokens: 1}
+routing: [{policy: dynamo, router_queue_threshold: 1e-9}]
+replications: 16
+plan:
+  targets: {a: {ttft_p90: LIMIT}}
+  free: {cluster.instances: 1..24}
+"""
+SERVICE_S = 0.4
+WORK = 6.25 * SERVICE_S  # erlangs
+
+
+def beyond(time_s: float, num_servers: int, work: float) -> float:
+    """P(wait + service > t) in M/M/c, first come first served (Erlang 1917; Gross and Harris, section 2.3)."""
+    last = work**num_servers / math.factorial(num_servers) / (1 - work / num_servers)
+    waits = last / (sum(work**k / math.factorial(k) for k in range(num_servers)) + last)
+    left, units = num_servers - 1 - work, time_s / SERVICE_S
+    return math.exp(-units) * (1 + waits * (1 - math.exp(-units * left)) / left)
+
+
+def p90_s(num_servers: int, work: float) -> float:
+    return brentq(lambda time_s: beyond(time_s, num_servers, work) - 0.1, 0, 100)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    profile = json.loads((PROFILES / "linear-8ms-50us.json").read_text())
+    profile["name"] = "one-ms-a-token"
+    profile["coefficients"]["step_s"]["value"] = 0.0
+    profile["coefficients"]["prefill_token_s"]["value"] = 0.001
+    (tmp_path / "one-ms-a-token.json").write_text(json.dumps(profile))
+    return tmp_path
+
+
+def test_the_fewest_servers_of_a_queue_are_those_of_theory_and_so_is_its_headroom(folder: Path) -> None:
+    """Of M/M/c with a limit on the 90th percentile of the time to the first token, half-way between what four and what
+    three servers do.
+    """
+    limit_s = math.sqrt(p90_s(3, WORK) * p90_s(4, WORK))
+    expected = min(number for number in range(3, 25) if p90_s(number, WORK) <= limit_s)
+    described = scenario(QUEUE.replace("LIMIT", f"{limit_s:.4g} s"), folder)
+    rules, space = read_rules(described), read_space(described, described.plan)
+    evidence, judged, points = Evidence(Processes(1)), {}, dict[float, LoadPoint]()
+    search(space, Deciding(rules, evidence, judged))
+    met = min((one for one in judged.values() if one.verdict == Verdict.MEETS), key=lambda one: one.candidate.cost)
+    assert met.candidate.instances == expected == 4
+    assert judged[met.candidate.place - 1].verdict == Verdict.MISSES
+    assert 5 * sum(evidence.num_runs.values()) <= 24 * 16
+    headroom(met.candidate, rules, evidence, points)
+    met_at = max(load for load, point in points.items() if not point.breaks)
+    assert min(load for load, point in points.items() if point.breaks) / met_at <= 1.051
+    for load, point in points.items():
+        if WORK * load < 0.85 * 4:  # beyond, 2,000 requests are no long run
+            value = point.judgement.values[0]
+            assert value.low <= p90_s(4, WORK * load) <= value.high, load
+
+
+# --- Brute force ------------------------------------------------------------------------------------------------------
+
+CHAT = """
+name: chat
+engine: {dialect: vllm-0.23, async_scheduling: false, max_model_len: 8192, max_num_seqs: 8, max_num_batched_tokens: 2048}
+profile: qwen3-0.6b-ascend910-a3
+cluster: {instances: 2}
+workload:
+  tenants:
+    - name: chat
+      targets: {ttft: 1 s}
+      synthetic: {num_requests: 120, arrivals: {process: poisson, rate_per_s: 25}, num_prefixes: 12,
+                  prefix_tokens: 1500, suffix_tokens: 300,
+                  output_tokens: {distribution: geometric, mean: 20, high: 100}}
+routing: [least_requests]
+replications: 12
+"""
+PLANS: dict[str, dict[str, Any]] = {
+    "routers": {
+        "targets": {"chat": {"ttft_p90": "400 ms", "goodput_share": 0.9}},
+        "free": {"cluster.instances": "1..12", "routing": ["random", "least_requests"]},
+    },
+    "seats": {
+        "targets": {"chat": {"ttft_p90": "200 ms", "tpot_mean": "50 ms"}},
+        "free": {"cluster.instances": "1..8", "engine.max_num_seqs": [4, 8, 16]},
+    },
+    "prices": {
+        "targets": {"chat": {"e2e_p90": "2.5 s"}},
+        "free": {"cluster.instances": "1..12",
+                 "profile": ["qwen3-0.6b-ascend910-a3", "linear-8ms-50us"]},
+        "cost": {"instance_hour": {"qwen3-0.6b-ascend910-a3": 1, "linear-8ms-50us": 3.5}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_answer_is_that_of_brute_force_at_a_fifth_of_its_runs(name: str) -> None:
+    """Brute force runs every setting in every replication and takes the cheapest whose means meet the targets."""
+    described = scenario(CHAT, plan=PLANS[name])
+    rules, space, executor = read_rules(described), read_space(described, described.plan), Remembering()
+    everything = Evidence(executor)
+    full = {
+        one.place: judge(one, rules, everything.need(one, rules.most_replications)) for one in space.candidates
+    }
+    met = [one for one in space.candidates if not full[one.place].unstable
+           and all(value.is_met for value in full[one.place].values)]  # fmt: skip
+    best = min(met, key=lambda one: (one.cost, one.place))
+    assert sum(everything.num_runs.values()) == len(space.candidates) * 12
+    evidence, judged = Evidence(executor), {}
+    search(space, Deciding(rules, evidence, judged))
+    found = min(
+        (one.candidate for one in judged.values() if one.verdict == Verdict.MEETS), key=lambda one: (one.cost, one.place)
+    )
+    print(f" {found.label}: {sum(evidence.num_runs.values())} of {sum(everything.num_runs.values())}", end="")
+    assert found.cost == best.cost
+    assert 5 * sum(evidence.num_runs.values()) <= sum(everything.num_runs.values())
+
+
+# --- Search and judging on their own ----------------------------------------------------------------------------------
+
+
+def drawn_space(rng: Random) -> tuple[Space, dict[int, int]]:
+    """Families with prices of their own, and for each the fewest instances that meet (one too many where none do)."""
+    num_instances = rng.randint(1, 30)
+    families, enough = [], {}
+    for family in range(rng.randint(1, 6)):
+        price = rng.choice([1.0, 1.0, 2.0, 3.7])
+        families.append(tuple(
+            candidate(number + 1, price * (number + 1), family * num_instances + number, family)
+            for number in range(num_instances)
+        ))  # fmt: skip
+        enough[family] = rng.randint(1, num_instances + 1)
+    return Space(tuple(families), ()), enough
+
+
+def candidate(instances: int, cost: float, place: int, family: int) -> Candidate:
+    described: Any = SimpleNamespace(cluster=SimpleNamespace(instances=instances))
+    return Candidate(described, {}, cost, place, family)
+
+
+class Truth:
+    """Decides as it is, except that settings just below enough may stay open; counts what it is asked."""
+
+    def __init__(self, enough: dict[int, int], num_open: int = 0) -> None:
+        self.enough, self.num_open = enough, num_open
+        self.found: dict[int, Judgement] = {}
+
+    def __call__(self, one: Candidate) -> Judgement:
+        missing = self.enough[one.family] - one.instances
+        verdict = Verdict.MEETS if missing <= 0 else Verdict.OPEN if missing <= self.num_open else Verdict.MISSES
+        self.found[one.place] = Judgement(one, verdict, (), 4)
+        return self.found[one.place]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_search_finds_the_cheapest_and_settles_all_that_is_cheaper(seed: int) -> None:
+    rng = Random(seed)
+    space, enough = drawn_space(rng)
+    truth = Truth(enough, num_open=rng.choice([0, 0, 1, 2]))
+    search(space, truth)
+    met = [one for one in space.candidates if one.instances >= enough[one.family]]
+    findings = Findings(None, space, None, None, truth.found)  # type: ignore[arg-type]
+    assert (findings.answer is None) == (not met)
+    price = min((one.cost for one in met), default=math.inf)
+    if findings.answer is not None:
+        assert findings.answer.candidate.cost == price
+    may = {one.place for one in space.candidates
+           if one.cost < price and 0 < enough[one.family] - one.instances <= truth.num_open}  # fmt: skip
+    assert {one.place for one in findings.undecided} == may
+    most = sum(2 + truth.num_open + math.log2(len(family)) for family in space.families)
+    assert len(truth.found) <= most
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_near_is_found_in_few_steps(seed: int) -> None:
+    rng = Random(seed)
+    candidates = [candidate(number, number, number, 0) for number in range(1, rng.randint(2, 40))]
+    enough = rng.randint(1, len(candidates) + 1)
+    truth = Truth({0: enough})
+    found = fewest_from(candidates, truth)
+    assert (found.instances if found else len(candidates) + 1) == enough
+    assert len(truth.found) <= 2 * math.log2(enough + 1) + 2
+
+
+def outcome(*ttft_s: float, within: Sequence[bool] | None = None) -> Outcome:
+    """A run of one tenant's requests with these times to first token, too few for any talk of a steady state."""
+    values = np.array(ttft_s)
+    good = np.isfinite(values) if within is None else np.array(within)
+    return Outcome(("a",), np.zeros(len(values), int), {"ttft": values}, good, values[:0], {}, {}, {})
+
+
+def rules(name: str = "ttft_p90", limit: float = 1.0, confidence: float = 0.95, most: int = 16) -> Rules:
+    return Rules((target("a", name, limit),), confidence, most, "auto", is_stationary=True)
+
+
+class Given:
+    """Evidence that is there."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self.outcomes = outcomes
+
+    def need(self, one: Candidate, number: int) -> Sequence[Outcome]:
+        return self.outcomes[:number]
+
+
+def decided(values: Sequence[Outcome], by: Rules) -> Judgement:
+    evidence: Any = Given(values)
+    return decide(candidate(1, 1.0, 0, 0), by, evidence)
+
+
+@pytest.mark.parametrize(("off", "wrong"), [(1.0, Verdict.MEETS), (1.0, Verdict.MISSES)])
+def test_a_setting_exactly_at_its_limit_is_seldom_called_either(off: float, wrong: Verdict) -> None:
+    """4,000 settings whose long-run value is the limit: with 95 % confidence at most 5 % are said to meet it, and at
+    most 5 % to miss it, over all looks together (binomial: 6.1 % at most with probability 0.999).
+    """
+    rng = np.random.default_rng(1)
+    by, number = rules("ttft_mean"), 4_000
+    found = [decided([outcome(value) for value in rng.normal(off, 0.2, 16)], by).verdict for _ in range(number)]
+    assert np.mean([one == wrong for one in found]) <= 0.061
+
+
+def test_a_setting_far_from_its_limit_is_decided_at_the_first_look() -> None:
+    rng = np.random.default_rng(2)
+    for mean, verdict in ((0.3, Verdict.MEETS), (3.0, Verdict.MISSES)):
+        found = decided([outcome(value) for value in rng.normal(mean, 0.05, 16)], rules("ttft_mean"))
+        assert (found.verdict, found.num_replications) == (verdict, 4)
+
+
+def test_a_request_that_never_got_an_answer_is_later_than_any_limit() -> None:
+    """One of five: beyond the 90th percentile, not beyond the 50th."""
+    runs = [outcome(0.1, 0.1, 0.1, 0.1, math.inf)] * 4
+    assert decided(runs, rules("ttft_p90")).verdict == Verdict.MISSES
+    assert decided(runs, rules("ttft_p50")).verdict == Verdict.MEETS
+
+
+def test_a_share_without_a_failure_is_as_sure_as_its_number_of_requests() -> None:
+    """400 of 400 requests show 99 % (0.99 ** 400 = 1.8 %, of 5 % in one look) and not 99.9 % (67 %)."""
+    runs = [outcome(*[0.1] * 100)] * 4
+    assert decided(runs, rules("goodput_share", 0.99, most=4)).verdict == Verdict.MEETS
+    assert decided(runs, rules("goodput_share", 0.999, most=4)).verdict == Verdict.OPEN
+
+
+def test_percentiles_are_those_of_the_statistics() -> None:
+    from simulator.statistics import percentiles
+
+    rng = np.random.default_rng(3)
+    for size in (1, 2, 7, 100):
+        values = rng.exponential(1.0, size)
+        for percent in (50, 90, 99.9):
+            found = outcome(*values).value(target("a", f"ttft_p{percent:g}", 1.0))
+            assert found == pytest.approx(percentiles(values.tolist(), [percent])[0])
+
+
+def test_an_outcome_is_what_the_run_says() -> None:
+    """Goodput and latencies are those of ``RunResult``, without drawing the profile."""
+    from simulator import experiment
+
+    described = scenario(CHAT)
+    result = experiment.run(described, router=described.routing[0], replication=0)
+    found = simulate((described, 0))
+    assert found.value(target("chat", "goodput_share", 0.9)) == result.by_tenant()[0]["within_targets"]
+    for name in ("ttft_p90", "tpot_mean", "e2e_p50", "queue_p99"):
+        assert found.value(target("chat", name, 1.0)) == pytest.approx(result.summary()[f"{name}_s"], rel=1e-5)
+
+
+def test_a_plan_is_the_same_wherever_and_however_it_is_computed() -> None:
+    free = {"free": {"cluster.instances": "2..4"}, "targets": {"chat": {"ttft_p90": "400 ms"}}, "budget": 30}
+    described = scenario(CHAT, plan=free, replications=4)
+    one, other = (plan(described, Processes(jobs)).to_json() for jobs in (1, 2))
+    assert one == other
