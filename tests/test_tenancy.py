@@ -150,6 +150,17 @@ def test_turns_of_a_salted_conversation_find_their_history() -> None:
     assert price.salted == pytest.approx((8 * 32 + 10 * 32) / num_tokens)
 
 
+def test_a_salt_for_each_session_leaves_nothing_but_its_own_history() -> None:
+    """The turns of the test before, of one tenant: first turns find nothing, second ones two blocks."""
+    text = SALTED.partition("  - name: blue")[0].replace("cache_salt: red", "cache_salt: {per: session}")
+    text = text.replace("output_tokens: 1", "output_tokens: 8\n      turns: 2\n      think_time: 2 s")
+    price = price_of_isolation(spec(text), 0, Path(), 16)
+    assert price is not None
+    num_tokens = 5 * 40 + 5 * 56
+    assert price.salted == pytest.approx(5 * 32 / num_tokens)
+    assert price.shared == pytest.approx((4 * 32 + 5 * 32) / num_tokens)
+
+
 def test_nobody_pays_without_a_salt_and_endless_users_have_no_price() -> None:
     assert price_of_isolation(spec(SALTED.replace("cache_salt", "lora")), 0, Path(), 16) is None
     users = SALTED.replace("arrivals: {process: fixed, rate_per_s: 1}", "users: {number: 2}")
