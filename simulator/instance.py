@@ -324,8 +324,14 @@ class Instance:
         if scheduler.absent:
             outputs -= sum(scheduler.absent.pop(index, 0) for index in range(first, first + num_steps))
         for piece in flight.plan.pieces:
-            if piece.samples and piece.seq == piece.request.seq and piece.request.num_output_tokens:
-                outputs -= self._first_token(piece.request, now_s)
+            request = piece.request
+            if not piece.samples or not request.num_output_tokens:
+                continue
+            if piece.seq == request.seq:
+                outputs -= self._first_token(request, now_s)
+            elif request.first_token_s is None:  # it was preempted while its first token was on its way
+                outputs -= self._first_token(request, now_s)
+                request.last_token_s = now_s
         if flight.step:
             self._record(flight, num_steps, now_s, used_blocks, outputs)
         if num_steps > 1:

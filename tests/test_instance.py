@@ -176,3 +176,22 @@ def test_a_step_in_which_all_must_go_is_followed_by_another(mode: dict[str, bool
     seen = serve(case, **mode)
     assert [(one.state, one.num_output_tokens) for one in seen.requests] == [("finished", 22), ("finished", 23)]
     assert seen.num_preemptions == 1
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("dialect", ["vllm-0.23", "vllm-0.32"])
+def test_a_first_token_comes_though_its_request_was_preempted_on_the_way(dialect: str, mode: dict[str, bool]) -> None:
+    """Three usable blocks. Both prompts are computed from 0 to 3; the step after it, composed at 0, has one block left
+    for two requests, so that the second must go before its first token is there. It waits until the first has ended:
+    8 tokens, at 3, 4, ..., 10.
+    """
+    case = tiny(
+        asks(0, 0.0, 4, 8), asks(1, 0.0, 4, 2), dialect=dialect, async_scheduling=True, num_gpu_blocks=4,
+        max_model_len=12, scheduler_reserve_full_isl=False, enable_prefix_caching=False,
+    )  # fmt: skip
+    seen = serve(case, **mode)
+    second = seen.requests[1]
+    assert (second.num_preemptions, second.first_token_s) == (1, 3.0)
+    assert second.finish_s == 10.0 + 1.0 + 0.25 * 5
+    gaps = seen.metrics.gaps
+    assert (gaps.weight, gaps.total) == (8, 7 * 1.0 + (second.finish_s - 3.0))
