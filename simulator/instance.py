@@ -323,15 +323,8 @@ class Instance:
         outputs = num_steps * flight.plan.num_grouped + scheduler.num_piece_outputs - outputs
         if scheduler.absent:
             outputs -= sum(scheduler.absent.pop(index, 0) for index in range(first, first + num_steps))
-        for piece in flight.plan.pieces:
-            request = piece.request
-            if not piece.samples or not request.num_output_tokens:
-                continue
-            if piece.seq == request.seq:
-                outputs -= self._first_token(request, now_s)
-            elif request.first_token_s is None:  # it was preempted while its first token was on its way
-                outputs -= self._first_token(request, now_s)
-                request.last_token_s = now_s
+        if flight.plan.pieces:
+            outputs -= self._first_tokens(flight.plan, now_s)
         if flight.step:
             self._record(flight, num_steps, now_s, used_blocks, outputs)
         if num_steps > 1:
@@ -342,6 +335,20 @@ class Instance:
         for request in finished:
             request.finish_s = now_s
             self.listener.finished(request, now_s)
+
+    def _first_tokens(self, plan: Plan, now_s: float) -> int:
+        """Note the first tokens that the plan's pieces brought, and how many they are."""
+        found = 0
+        for piece in plan.pieces:
+            request = piece.request
+            if not piece.samples or not request.num_output_tokens:
+                continue
+            if piece.seq == request.seq:
+                found += self._first_token(request, now_s)
+            elif request.first_token_s is None:  # it was preempted while its first token was on its way
+                found += self._first_token(request, now_s)
+                request.last_token_s = now_s
+        return found
 
     def _first_token(self, request: Request, now_s: float) -> bool:
         """Note a token that is the request's first, or its first after a preemption; whether it is one of these."""
