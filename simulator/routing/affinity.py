@@ -50,32 +50,34 @@ class LlmdAffinity(PrefixProducer):
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:
         levels, num_blocks, block_size = self.known_prefixes(request, view, now_s)
+        in_flight, num_tokens = view.prefill_tokens, request.num_prompt_tokens
+        if sticky := self._sticky(levels, num_blocks, in_flight):
+            those = [(in_flight[who] + max(0, num_tokens - depth * block_size), who) for who, depth in sticky]
+            least = min(those)[0]
+            return Send(any_of([instance for tokens, instance in those if tokens == least], self.rng))
         common, others = spread(levels, view.num_instances)
-        own = max(0, request.num_prompt_tokens - common * block_size)
-        tokens = [in_flight + own for in_flight in view.prefill_tokens]
+        own = max(0, num_tokens - common * block_size)
+        all_tokens = [tokens + own for tokens in in_flight]
         for instance, depth in others.items():
-            uncached = max(0, request.num_prompt_tokens - depth * block_size)
-            tokens[instance] = view.prefill_tokens[instance] + uncached
-        sticky = self._sticky(levels, num_blocks, view)
-        if not sticky:
-            return Send(any_least(tokens, self.rng))
-        least = min(tokens[instance] for instance in sticky)
-        return Send(any_of([instance for instance in sticky if tokens[instance] == least], self.rng))
+            all_tokens[instance] = in_flight[instance] + max(0, num_tokens - depth * block_size)
+        return Send(any_least(all_tokens, self.rng))
 
-    def _sticky(self, levels: list[tuple[int, int]], num_blocks: int, view: View) -> list[int]:
-        """Those that the filter leaves; none if it leaves all."""
+    def _sticky(self, levels: list[tuple[int, int]], num_blocks: int, in_flight: list[int]) -> list[tuple[int, int]]:
+        """Those that the filter leaves, with the blocks that they have; none if it leaves all."""
         params = self.params
         if params.exploration_probability and self.rng.random() < params.exploration_probability:
             return []
-        mask = 0
-        for holders, depth in levels:
-            if depth >= params.affinity_threshold * num_blocks:
-                mask |= holders
-        sticky = list(instances(mask))
-        if params.max_ttft_penalty and 0 < len(sticky) < view.num_instances:
-            in_flight = view.prefill_tokens
-            others = (1 << view.num_instances) - 1 ^ mask
-            behind = min(in_flight[one] for one in sticky) - min(in_flight[one] for one in instances(others))
+        sticky = [
+            (instance, depth)
+            for mask, depth in levels
+            if depth >= params.affinity_threshold * num_blocks
+            for instance in instances(mask)
+        ]
+        if params.max_ttft_penalty and 0 < len(sticky) < len(in_flight):
+            mine = {instance for instance, _ in sticky}
+            behind = min([in_flight[instance] for instance in mine]) - min(
+                [tokens for instance, tokens in enumerate(in_flight) if instance not in mine]
+            )
             if behind / params.peak_prefill_throughput > params.max_ttft_penalty:
                 return []
         return sticky

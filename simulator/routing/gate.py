@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import groupby
+from operator import mul
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -125,32 +128,33 @@ class AibrixPrefixCache(Router):
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:
         loads = view.num_in_flight
-        least, num = min(loads), len(loads)
-        mean = sum(loads) / num
-        deviation = (sum([(load - mean) ** 2 for load in loads]) / num) ** 0.5
-        most = mean + self.params.standard_deviation_factor * deviation
+        least, num, total = min(loads), len(loads), sum(loads)
+        deviation = max(0, num * sum(map(mul, loads, loads)) - total * total) ** 0.5 / num
+        most = total / num + self.params.standard_deviation_factor * deviation
         if max(loads) - least > self.params.pod_running_request_imbalance_abs_count:
             most = least
-        best: tuple[int, int] | None = None
-        candidates: list[int] = []
-        for instance, percent in self._matches(request, view, now_s):
-            if loads[instance] <= most:
-                key = (percent, -loads[instance])
-                if best is None or key > best:
-                    best, candidates = key, [instance]
-                elif key == best:
-                    candidates.append(instance)
-        return Send(any_of(candidates, self.rng) if candidates else any_least(loads, self.rng))
+        for group in self._by_match(request, view, now_s):
+            allowed = [instance for instance in group if loads[instance] <= most]
+            if allowed:
+                fewest = min([loads[instance] for instance in allowed])
+                return Send(any_of([instance for instance in allowed if loads[instance] == fewest], self.rng))
+        return Send(any_least(loads, self.rng))
 
-    def _matches(self, request: Request, view: View, now_s: float) -> list[tuple[int, int]]:
-        """Instances that have a beginning of the prompt, with its share in whole per cent."""
+    def _by_match(self, request: Request, view: View, now_s: float) -> Iterator[list[int]]:
+        """Instances that have a beginning of the prompt, those with more of it first, equal ones (in whole per cent)
+        together.
+        """
         table = view.own
-        if isinstance(table, TokenTable):
-            num_tokens = request.num_prompt_tokens
-            return [(who, 100 * matched // num_tokens) for who, matched in table.matches(request, now_s).items()]
-        num_blocks = len(request.block_keys)
-        return [
-            (instance, 100 * depth // num_blocks)
-            for mask, depth in view.cached_levels(request, now_s)
-            for instance in instances(mask)
-        ]
+        if not isinstance(table, TokenTable):
+            num_blocks = len(request.block_keys)
+            levels = reversed(view.cached_levels(request, now_s))
+            for _, equal in groupby(levels, lambda level: 100 * level[1] // num_blocks):
+                yield [instance for mask, _ in equal for instance in instances(mask)]
+            return
+        matches, num_tokens = table.matches(request, now_s), request.num_prompt_tokens
+        while matches:
+            percent = 100 * max(matches.values()) // num_tokens
+            group = [instance for instance, tokens in matches.items() if 100 * tokens >= percent * num_tokens]
+            yield group
+            for instance in group:
+                del matches[instance]

@@ -8,6 +8,7 @@ compared and a character is a quarter of one (`CHARACTERS_A_TOKEN`).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 
 from simulator.prefix import Prefixes
 from simulator.request import Request
@@ -36,19 +37,19 @@ class Texts:
         """Instance -> leading tokens of the prompt that it was sent, for those that were sent any."""
         self._sweep(now_s)
         found: dict[int, int] = {}
-        alive: dict[int, int] | None = None
+        alive: AbstractSet[int] = set()  # those that were sent everything so far
         before = 0
         for chain, length in self._chains(request):
             reach = self._reach.get(chain)
             if not reach:
                 break
-            if alive is not None:
-                reach = {instance: reach[instance] for instance in alive if instance in reach}
-            alive = {instance: tokens for instance, tokens in reach.items() if tokens >= length}
-            if len(alive) < len(reach):
-                found.update((instance, before + min(tokens, length)) for instance, tokens in reach.items())
+            those = alive & reach.keys() if before else reach.keys()
+            if len(those) == len(reach) and min(reach.values()) >= length:
+                found |= dict.fromkeys(those, before + length)  # as of a beginning that everybody has
+                alive = those
             else:
-                found.update(dict.fromkeys(reach, before + length))
+                found |= {instance: before + min(reach[instance], length) for instance in those}
+                alive = {instance for instance in those if reach[instance] >= length}
             if not alive:
                 break
             before += length
