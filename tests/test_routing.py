@@ -249,6 +249,18 @@ def test_a_preset_is_a_policy_with_parameters():
     assert parse_routing({"policy": "dynamo-2025", "temperature": 0.5}).label == "dynamo-2025"
 
 
+SHIPPED = (
+    "dynamo-2026 dynamo-2025 sglang-cli sglang-rust sglang-2024 gie-111 gie-322 llmd-affinity aibrix-prefix "
+    "prodstack-prefix prodstack-kv kubeai-chwbl conductor lmetric ascend-proxy vllm-dp rr random p2c least-request "
+    "session-hash oracle"
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED.split())
+def test_what_people_run_has_a_name(name):
+    assert parse_routing(name).label == name
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_read_and_says_what_it_is(name):
     preset = PRESETS[name]
