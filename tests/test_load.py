@@ -10,7 +10,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.scenario import load
-from simulator.scenario.load import at_load, load_changes
+from simulator.scenario.offered_load import at_load, load_changes
 from simulator.workload import WorkloadSpec, open_workload
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"

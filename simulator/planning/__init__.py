@@ -4,5 +4,5 @@ Reading order: ``space`` (what may be chosen, and what it costs), ``outcome`` (w
 (the runs so far), ``judging`` (whether a setting meets the targets), ``search`` (which settings are looked at),
 ``headroom`` and ``nines`` (what is asked of the answer), ``planner`` (one after the other), ``answer`` (what it all
 says), ``words``, ``figures`` and ``report``. Targets and free keys are read in ``scenario.plan_spec``, loads in
-``scenario.load``.
+``scenario.offered_load``.
 """

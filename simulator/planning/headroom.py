@@ -12,7 +12,7 @@ from simulator.planning.evidence import Evidence
 from simulator.planning.judging import Judgement, Rules, Value, judge
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
-from simulator.scenario.load import load_changes
+from simulator.scenario.offered_load import load_changes
 
 _LESS = (0.5, 0.75)  # looked at for the figure alone
 _MORE = (1.25, 1.6, 2.0, 3.0, 4.0, 8.0, 16.0)

@@ -6,7 +6,7 @@ recorded session, time-outs) stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
@@ -24,8 +24,8 @@ def at_load(scenario: Scenario, factor: float) -> Scenario:
     return scenario.with_changes(load_changes(scenario.workload, factor))
 
 
-def load_changes(workload: WorkloadSpec, factor: float) -> dict[KeyPath, Any]:
-    """The keys of a scenario that give every tenant ``factor`` times its load, by path.
+def load_changes(workload: WorkloadSpec, factor: float, names: Collection[str] | None = None) -> dict[KeyPath, Any]:
+    """The keys of a scenario that give every tenant (of these names) ``factor`` times its load, by path.
 
     Rates are multiplied, of a ``profile`` of them too; batches keep their size and come so much sooner; a trace's
     ``rate_scale`` is multiplied or, where its sessions begin by ``session_arrivals``, the rate of those. Of a closed
@@ -41,6 +41,7 @@ def load_changes(workload: WorkloadSpec, factor: float) -> dict[KeyPath, Any]:
     return {
         ("workload", "tenants", str(number), *path): value
         for number, tenant in enumerate(workload.tenants)
+        if names is None or tenant.name in names
         for path, value in _of_tenant(number, tenant, factor)
     }
 
