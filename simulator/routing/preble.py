@@ -69,20 +69,18 @@ class Preble(Router):
     def choose(self, request: Request, view: View, now_s: float) -> Send:
         assert isinstance(view.own, TokenTree)
         self._forget(now_s - self.params.window)
-        loads = self.loads(view)
         if now_s >= self._next_look_s:
-            self._rebalance(loads, now_s)
+            self._rebalance(self.loads(view), now_s)
         num_tokens = request.num_prompt_tokens
         matches = view.own.matches(request, now_s)
         longest = max(matches.values(), default=0)
         if 2 * longest > num_tokens:
-            holders = [instance for instance, tokens in matches.items() if tokens == longest]
-            instance = min(holders, key=lambda holder: (loads[holder], holder))
+            instance = self._least_loaded(view, [holder for holder, tokens in matches.items() if tokens == longest])
             if self._relieved is not None and instance == self._relieved[0]:
                 instance = self._relieved[1]
             prefill_s = view.fleet.prefill_s(num_tokens, matches.get(instance, 0))
         else:
-            instance, prefill_s = self._explore(request, view, loads, matches)
+            instance, prefill_s = self._explore(request, view, matches)
         self._work.append((now_s, instance, prefill_s))
         self._work_s[instance] += prefill_s
         self._counts[instance] += 1
@@ -93,10 +91,16 @@ class Preble(Router):
         decode_s = self.params.output_tokens * self.params.tpot
         return [work_s + decode_s * count for work_s, count in zip(self._work_s, view.num_in_flight, strict=True)]
 
-    @staticmethod
-    def _explore(request: Request, view: View, loads: list[float], matches: dict[int, int]) -> tuple[int, float]:
+    def _least_loaded(self, view: View, holders: list[int]) -> int:
+        work_s, counts = self._work_s, view.num_in_flight
+        decode_s = self.params.output_tokens * self.params.tpot
+        loads = [work_s[holder] + decode_s * counts[holder] for holder in holders]
+        least = min(loads)
+        return min(holder for holder, load in zip(holders, loads, strict=True) if load == least)
+
+    def _explore(self, request: Request, view: View, matches: dict[int, int]) -> tuple[int, float]:
         """Where load and prefill together are least, and the latter's seconds."""
-        num_tokens = request.num_prompt_tokens
+        num_tokens, loads = request.num_prompt_tokens, self.loads(view)
         spent = {tokens: view.fleet.prefill_s(num_tokens, tokens) for tokens in {0, *matches.values()}}
         costs = [load + spent[0] for load in loads]
         for instance, tokens in matches.items():
