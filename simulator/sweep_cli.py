@@ -23,12 +23,13 @@ _BEST, _BASE = "best", "base"
 @click.option("--samples", type=Quantity("positive_count", "number"), help="Draw so many settings [all combinations].")
 @click.option("--metric", default="ttft_p90", show_default=True, help="What settings are judged by.")
 @click.option("--against", default=_BEST, show_default=True, help="Compare with the best, or with base: as it is.")
+@click.option("--fixed-profile", is_flag=True, help="Take the profile as it was fitted; do not draw its errors.")
 @click.option("--router", help="The policy, where the scenario has several and routing is not varied.")
 @click.option("--variant", help="The variant to vary, where the scenario has some.")
 def sweep(
     scenario: Path, output: Path | None, as_json: bool, jobs: int | None, executor: str, address: str | None,
     seed: int | None, replications: int | None, limit: int | None, vary: tuple[str, ...], samples: int | None,
-    metric: str, against: str, router: str | None, variant: str | None,
+    metric: str, against: str, fixed_profile: bool, router: str | None, variant: str | None,
 ) -> None:  # fmt: skip
     """Run SCENARIO over a range of settings, and say which is best and which key matters most.
 
@@ -68,7 +69,7 @@ def sweep(
     check_writable(folder)
     where = make_executor(executor, jobs=jobs, address=address)
     with progress("simulating", len(design.points) * described.replications, shown=not as_json) as advance:
-        findings = run(described, design, folder, where, advance)
+        findings = run(described, design, folder, where, advance, draws_profile=not fixed_profile)
     findings.metric, findings.against = judged_by, place
     report.write(findings, folder)
     if as_json:

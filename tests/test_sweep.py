@@ -191,7 +191,7 @@ def test_one_row_a_replication_with_where_it_comes_from(tmp_path: Path) -> None:
     assert set(table["scenario"]) == {scenario(replications=1).digest}
     assert json.loads(table["versions"][0]) == experiment.versions()
     alone = grid(scenario(), [read_axis(text) for text in VARY]).points[2].scenario
-    expected = experiment.run(alone, router=alone.routing[0], replication=1).summary()
+    expected = experiment.run(alone, router=alone.routing[0], replication=1, draws_profile=True).summary()
     row = table[(table["setting"] == alone.digest) & (table["replication"] == 1)].iloc[0]
     for name, value in expected.items():
         assert row[name] == value or (value is None and math.isnan(row[name])), name
@@ -550,7 +550,20 @@ def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:
     described = parse(TEXT + "warmup: 10\n")
     found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))
     assert {row["num_requests"] for row in found.rows} == {25}
-    assert notes(found) == ["The first 10 requests of every run are a warm-up, as the scenario says."]
+    assert notes(found)[1:] == ["The first 10 requests of every run are a warm-up, as the scenario says."]
+
+
+def test_the_profiles_errors_are_drawn_alike_for_all_settings(tmp_path: Path) -> None:
+    described = scenario(replications=3)
+    found = grid(described, [read_axis("engine.max_num_seqs=32,64")])
+    drawn = run(described, found, tmp_path / "drawn", Processes(1))
+    fitted = run(described, found, tmp_path / "fitted", Processes(1), draws_profile=False)
+    assert notes(drawn)[0] == "Each replication also draws the profile's errors, the same for all settings."
+    ratios = drawn.values("tpot_p50_s") / fitted.values("tpot_p50_s")
+    assert ratios[0] == pytest.approx(ratios[1])  # neither setting is ever full
+    assert len(set(ratios[0])) == 3
+    with pytest.raises(InputError, match="holds results of another use of the profile: errors drawn, not as fitted"):
+        run(described, found, tmp_path / "drawn", Processes(1), draws_profile=False)
 
 
 def test_one_replication_shows_nothing_beyond_itself(tmp_path: Path) -> None:

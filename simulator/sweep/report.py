@@ -63,6 +63,8 @@ def notes(findings: Findings) -> list[str]:
         found.append(f"Unstable at this rate, so that waits are as long as the run and are left out: {named}{more}.")
         if findings.effects is None and len(findings.design.axes) > 1 and findings.metric.startswith(GROWING):
             found.append("Hence no effects of single keys: these need a value of every setting.")
+    if findings.provenance.draws_profile:
+        found.append("Each replication also draws the profile's errors, the same for all settings.")
     warmup = findings.design.points[0].scenario.warmup
     if warmup == "auto":
         found.append("Every request counts: nothing is cut as a warm-up unless the scenario says how much.")

@@ -18,6 +18,7 @@ from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
 from simulator.sweep.findings import Findings
 from simulator.sweep.row_store import Key, RowStore, locked
+from simulator.uncertainty import uncertainty_of
 
 ROWS = "rows"
 
@@ -28,33 +29,39 @@ def run(
     folder: Path,
     executor: Executor,
     progress: Callable[[], None] | None = None,
+    *,
+    draws_profile: bool = True,
 ) -> Findings:
     """Compute what ``folder`` does not hold yet, and read the design's rows.
 
-    All settings of a replication are drawn from the same streams. ``progress()`` is called after each run. Raises
-    InputError for a folder with results of something else, or that cannot be written.
+    All settings of a replication are drawn from the same streams, and the profile's errors too with ``draws_profile``.
+    ``progress()`` is called after each run. Raises InputError for a folder with results of something else, or that
+    cannot be written.
     """
+    draws_profile &= any(uncertainty_of(point.scenario.device_profile) is not None for point in design.points)
     settings = {point.digest: point for point in design.points}
     keys = [(digest, number) for digest in settings for number in range(scenario.replications)]
-    with locked(folder), RowStore(folder / ROWS, identity(scenario, design)) as found:
+    with locked(folder), RowStore(folder / ROWS, identity(scenario, design, draws_profile=draws_profile)) as found:
         missing = found.missing(keys)
         # Replication by replication, so that what is there early can be compared.
         tasks = sorted(missing, key=lambda key: key[1])
         if progress is not None:
             for _ in range(len(keys) - len(missing)):
                 progress()
-        _compute(found, tasks, scenario, design, executor, progress)
+        _compute(found, tasks, scenario, design, executor, progress, draws_profile=draws_profile)
         rows = [found.rows[key] for key in keys]
     num_found = len(keys) - len(missing)
-    return Findings(experiment.describe(scenario), design, scenario.replications, rows, num_found=num_found)
+    provenance = experiment.describe(scenario, draws_profile=draws_profile)
+    return Findings(provenance, design, scenario.replications, rows, num_found=num_found)
 
 
-def identity(scenario: Scenario, design: Design) -> dict[str, Any]:
+def identity(scenario: Scenario, design: Design, *, draws_profile: bool) -> dict[str, Any]:
     """Of what the rows are: anything else in the same file would be a mixture."""
     return {
         "scenario": scenario.changed(replications=1).digest,
         "input": _inputs(scenario),
         "version": experiment.versions(),
+        "use of the profile": "errors drawn" if draws_profile else "as fitted",
         "set of varied keys": [axis.name for axis in design.axes],
         "kind of values": ["number" if axis.is_plain else "text" for axis in design.axes],
     }
@@ -72,11 +79,11 @@ def _inputs(scenario: Scenario) -> dict[str, str]:
 
 def _compute(
     found: RowStore, tasks: list[Key], scenario: Scenario, design: Design, executor: Executor,
-    progress: Callable[[], None] | None,
+    progress: Callable[[], None] | None, *, draws_profile: bool,
 ) -> None:  # fmt: skip
     settings = {point.digest: point for point in design.points}
     origin = {"scenario": found.identity["scenario"], "versions": json.dumps(found.identity["version"], sort_keys=True)}
-    jobs = [(settings[digest].scenario, number) for digest, number in tasks]
+    jobs = [(settings[digest].scenario, number, draws_profile) for digest, number in tasks]
     with closing(executor.each(simulate, jobs)) as outcomes:
         for place, (versions, summary) in outcomes:
             if versions != found.identity["version"]:
@@ -90,10 +97,14 @@ def _compute(
                 progress()
 
 
-def simulate(task: tuple[Scenario, int]) -> tuple[dict[str, str], dict[str, float]]:
-    """One setting in one replication: the versions that ran it, and its headline numbers (NaN for none)."""
-    scenario, replication = task
-    result = experiment.run(scenario, router=scenario.routing[0], replication=replication)
+def simulate(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], dict[str, float]]:
+    """One setting in one replication, with the profile's errors drawn or not: the versions that ran it, and its
+    headline numbers (NaN for none).
+    """
+    scenario, replication, draws_profile = task
+    result = experiment.run(
+        scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
+    )
     # Where MSER-5 finds the cut, it needs all runs at once: then every request counts.
     return experiment.versions(), _numbers(result if scenario.warmup == "auto" else result.after(int(scenario.warmup)))
 
