@@ -18,17 +18,15 @@ import click
 
 from simulator import __version__
 from simulator.errors import InputError, nearest
-from simulator.experiment_options import experiment_options, progress, the_setting
+from simulator.experiment_options import experiment_options, progress, replicating, the_precision, the_setting
 from simulator.trace_options import Quantity
 
 if TYPE_CHECKING:
-    from simulator.precision import Precision
     from simulator.scenario import Scenario
 
 _DIFFERENT = 1
 _BAD_INPUT = 2
 _INTERRUPTED = 130
-_MAX_REPLICATIONS = 100
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
@@ -38,6 +36,7 @@ _BY_NAME = {
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
     "sweep": ("simulator.sweep_cli", "sweep", "Run a scenario over a range of settings and say which matter."),
     "trace": ("simulator.trace_cli", "trace", "Look into files of recorded requests, and convert or edit them."),
+    "whatif": ("simulator.whatif_cli", "whatif", "What twice the load, one instance fewer or another tenant change."),
     "workload": ("simulator.workload_cli", "workload", "Make generators of requests out of recorded ones."),
 }
 
@@ -77,18 +76,9 @@ def cli() -> None:
     """Simulate LLM serving clusters with prefix caching, calibrated on the device that will serve."""
 
 
-def _replicating(function: Callable[..., None]) -> Callable[..., None]:
-    fixed = "Take the profile as it was fitted in every replication, in place of drawing its errors."
-    function = click.option("--fixed-profile", is_flag=True, help=fixed)(function)
-    narrow = "Go on replicating until every headline interval is within this share of its mean, as 5%."
-    most = f"With --precision: no more replications than [{_MAX_REPLICATIONS}]."
-    function = click.option("--max-replications", type=_POSITIVE_COUNT, help=most)(function)
-    return click.option("--precision", type=Quantity("share", "share"), help=narrow)(function)
-
-
 @cli.command()
 @experiment_options
-@_replicating
+@replicating
 def compare(**options: Any) -> None:
     """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
     _simulate(**options)
@@ -96,7 +86,7 @@ def compare(**options: Any) -> None:
 
 @cli.command()
 @experiment_options
-@_replicating
+@replicating
 @click.option("--router", help="The policy to run, where the scenario has several.")
 @click.option("--variant", help="The variant to run, where the scenario has some.")
 def run(router: str | None, variant: str | None, **options: Any) -> None:
@@ -267,7 +257,7 @@ def _simulate(
     described = load(scenario)
     described = choose(described) if choose else described
     described = described.changed(seed=seed, replications=replications, limit=limit)
-    wanted = _precision(precision, max_replications, described.replications)
+    wanted = the_precision(precision, max_replications, described.replications)
     # Only now what is slow to load: a scenario with a mistake is answered at once.
     from simulator import experiment, report
     from simulator.executors import make_executor
@@ -288,24 +278,6 @@ def _simulate(
 
         report.print_table(comparison, Console())
         click.echo(f"Report: {out_dir / 'report.html'}")
-
-
-def _precision(share: float | None, max_replications: int | None, replications: int) -> Precision | None:
-    from simulator.precision import Precision
-
-    if share is None:
-        if max_replications is not None:
-            raise InputError("--max-replications: changes nothing without --precision")
-        return None
-    if not share:
-        raise InputError("--precision: got 0, expected more than that")
-    most = max_replications or _MAX_REPLICATIONS
-    if most < replications or replications < 2:
-        raise InputError(
-            f"--precision: begins with the scenario's (or --replications) {replications} replications, expected 2 at "
-            f"least and at most --max-replications ({most})"
-        )
-    return Precision(share, most)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -13,10 +13,12 @@ from simulator.errors import InputError, nearest
 from simulator.trace_options import Quantity
 
 if TYPE_CHECKING:
+    from simulator.precision import Precision
     from simulator.routing import RoutingSpec
     from simulator.scenario import Scenario
 
 _COUNT, _POSITIVE_COUNT = Quantity("count", "number"), Quantity("positive_count", "number")
+_MAX_REPLICATIONS = 100
 
 
 def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -36,6 +38,16 @@ def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
     ):
         function = option(function)
     return function
+
+
+def replicating(function: Callable[..., None]) -> Callable[..., None]:
+    """How many replications beyond the scenario's, and whether they draw the profile."""
+    fixed = "Take the profile as it was fitted in every replication, in place of drawing its errors."
+    function = click.option("--fixed-profile", is_flag=True, help=fixed)(function)
+    narrow = "Go on replicating until every headline interval is within this share of its mean, as 5%."
+    most = f"With --precision: no more replications than [{_MAX_REPLICATIONS}]."
+    function = click.option("--max-replications", type=_POSITIVE_COUNT, help=most)(function)
+    return click.option("--precision", type=Quantity("share", "share"), help=narrow)(function)
 
 
 @contextmanager
@@ -66,6 +78,25 @@ def the_variant(scenario: Scenario, variant: str | None) -> Scenario:
     if variant is None and scenario.variants:
         raise InputError(f"--variant: missing, expected one of {', '.join(scenario.variants)}")
     return scenario if variant is None else scenario.variant(variant)
+
+
+def the_precision(share: float | None, max_replications: int | None, replications: int) -> Precision | None:
+    """What ``--precision`` and ``--max-replications`` ask for, None without them. Raises InputError."""
+    from simulator.precision import Precision
+
+    if share is None:
+        if max_replications is not None:
+            raise InputError("--max-replications: changes nothing without --precision")
+        return None
+    if not share:
+        raise InputError("--precision: got 0, expected more than that")
+    most = max_replications or _MAX_REPLICATIONS
+    if most < replications or replications < 2:
+        raise InputError(
+            f"--precision: begins with the scenario's (or --replications) {replications} replications, expected 2 at "
+            f"least and at most --max-replications ({most})"
+        )
+    return Precision(share, most)
 
 
 def _the_policy(scenario: Scenario, wanted: str | None) -> RoutingSpec:

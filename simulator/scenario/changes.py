@@ -17,7 +17,7 @@ from simulator.errors import InputError, nearest
 KeyPath = tuple[str, ...]
 
 # A mapping with one of these keys says what something is, and stands for itself; any other mapping changes some keys.
-_KINDS = ("policy", "process", "distribution", "format", "method")
+KINDS = ("policy", "process", "distribution", "format", "method")
 # Where a policy's name alone is short for a mapping with it.
 _POLICIES = ("routing", "eviction")
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
@@ -55,7 +55,7 @@ def flatten(keys: Mapping[str, Any]) -> dict[KeyPath, Any]:
 def _leaves(keys: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     for key, value in keys.items():
         path = read_path(write_path((*above, key))) if above else read_path(key)
-        if isinstance(value, Mapping) and value and not any(kind in value for kind in _KINDS):
+        if isinstance(value, Mapping) and value and not any(kind in value for kind in KINDS):
             yield from _leaves(value, path)
         else:
             yield path, value
@@ -70,6 +70,14 @@ def apply(said: Mapping[str, Any], changes: Mapping[KeyPath, Any]) -> dict[str, 
     for path, value in changes.items():
         _set(data, path, copy.deepcopy(value))
     return data
+
+
+def value_at(said: Mapping[str, Any], path: KeyPath) -> Any:
+    """What ``said`` has at this path, None where it has nothing. Raises InputError for a path into nothing."""
+    holder: Any = copy.deepcopy(dict(said))
+    for depth, part in enumerate(path[:-1]):
+        holder = _inside(holder, part, path[: depth + 1], path[depth + 1])
+    return holder[_place(holder, path[-1], path[:-1])] if isinstance(holder, list) else holder.get(path[-1])
 
 
 def describe(changes: Mapping[KeyPath, Any]) -> str:
