@@ -16,11 +16,13 @@ _NO_ANSWER = 1
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @experiment_options
+@click.option("--fixed-profile", is_flag=True, help="Leave out the runs of the answer with drawn profiles.")
 @click.option("--router", help="The policy, where the scenario has several and routing is not free.")
 @click.option("--variant", help="The variant to plan for, where the scenario has some.")
 def plan(
     scenario: Path, output: Path | None, as_json: bool, jobs: int | None, executor: str, address: str | None,
-    seed: int | None, replications: int | None, limit: int | None, router: str | None, variant: str | None,
+    seed: int | None, replications: int | None, limit: int | None, fixed_profile: bool,
+    router: str | None, variant: str | None,
 ) -> None:  # fmt: skip
     """Find the cheapest cluster that meets the targets of SCENARIO, and say how sure that is.
 
@@ -50,7 +52,7 @@ def plan(
     check_writable(folder)
     where = make_executor(executor, jobs=jobs, address=address)
     with progress("planning", None, shown=not as_json) as advance:
-        findings = planner.plan(described, where, advance)
+        findings = planner.plan(described, where, advance, draws_profile=not fixed_profile)
     report.write(findings, folder)
     if as_json:
         click.echo(json.dumps(report.to_json(findings), indent=2, allow_nan=False))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,17 @@ class Stopped(StrEnum):
     BUDGET = "the budget is used up"
 
 
+class Draws(NamedTuple):
+    """How many of so many runs meet every target: with the profile drawn within its errors, and as fitted. ``num`` is
+    0 for a profile whose errors nobody stated.
+    """
+
+    num: int
+    num_met: int = 0
+    num_fitted: int = 0
+    num_fitted_met: int = 0
+
+
 @dataclass
 class Findings:
     """``judgements`` by the candidate's place, of all that was looked at. ``stopped``: what ended it early, in
@@ -40,6 +51,7 @@ class Findings:
     judgements: dict[int, Judgement] = field(default_factory=dict)
     headroom: Headroom | None = None
     nines: Nines | None = None
+    draws: Draws | None = None
     stopped: Stopped | None = None
 
     @property
@@ -134,12 +146,11 @@ class Findings:
 
     def support_shares(self) -> dict[str, float]:
         """Shares of the busy time, of the answer's runs or of all, by what its step times rest on."""
-        rows = self.evidence.rows(self.space.candidates)
+        runs = self.evidence.runs(self.space.candidates)
         if self.answer is not None:
-            rows = [row for row in rows if row[0] is self.answer.candidate]
+            runs = [run for run in runs if run.candidate is self.answer.candidate]
         seconds = {
-            name: sum(outcome.facts[f"busy_{name}_s"] for _, _, _, outcome in rows)
-            for name in ("measured", "prior", "outside")
+            name: sum(run.outcome.facts[f"busy_{name}_s"] for run in runs) for name in ("measured", "prior", "outside")
         }
         total = sum(seconds.values()) or 1.0
         return {name: busy_s / total for name, busy_s in seconds.items()}
@@ -147,8 +158,8 @@ class Findings:
     def refusals(self) -> dict[str, int]:
         """Refused requests by reason, over the runs at the scenario's load."""
         found: dict[str, int] = {}
-        for _, load, _, outcome in self.evidence.rows(self.space.candidates):
-            for reason, count in outcome.refusals.items() if load == 1 else ():
+        for run in self.evidence.runs(self.space.candidates):
+            for reason, count in run.outcome.refusals.items() if run.load == 1 else ():
                 found[reason] = found.get(reason, 0) + count
         return found
 
@@ -175,6 +186,7 @@ class Findings:
                 "setting": nines.judgement and _judgement(nines.judgement),
                 "without": nines.without,
             },
+            "drawn_profiles": self.draws and self.draws._asdict(),
             "cost_per_million_output_tokens": self.cost_of_tokens(),
             "cost_per_million_tokens": self.cost_of_tokens("total"),
             "num_runs": {str(stage): number for stage, number in self.evidence.num_runs.items()},

@@ -71,8 +71,8 @@ def _load(findings: Findings) -> Figure:
             resources.plot(loads, [100 * point.facts[name] for point in points], marker=mark, label=label)
         resources.set(ylabel="share of what there is [%]", ylim=(0, 105))
         others.plot(loads, [100 * _waiting(point) for point in points], marker="o", label="queueing: share of TTFT [%]")
-        uneven = [100 * (point.facts["busy_max_over_mean"] - 1) for point in points]
-        others.plot(loads, uneven, marker="s", label="routing: busiest above the mean [%]")
+        uneven = [100 * (point.facts["held_max_over_mean"] - 1) for point in points]
+        others.plot(loads, uneven, marker="s", label="routing: fullest above the mean [%]")
         per_hundred = [100 * point.facts["num_preemptions"] / point.facts["num_requests"] for point in points]
         others.plot(loads, per_hundred, marker="D", label="preemptions a hundred requests")
         others.set_ylim(bottom=0)

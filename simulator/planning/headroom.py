@@ -21,7 +21,7 @@ _NEAR = 1.05  # how far apart the loads are between which a target breaks
 
 # When a resource counts as used up.
 _FULL = 0.9
-_UNEVEN = 1.25
+_UNEVEN = 1.5
 _WAITING = 0.5
 
 
@@ -125,8 +125,8 @@ def binding(facts: dict[str, float]) -> str:
     if facts["num_preemptions"] or facts["kv_usage_mean"] >= _FULL:
         each = facts["num_preemptions"] / facts["num_requests"]
         return f"KV memory ({facts['kv_usage_mean']:.0%} in use on average, {each:.2g} preemptions a request)"
-    if facts["busy_max_over_mean"] >= _UNEVEN:
-        return f"routing (the busiest instance works {facts['busy_max_over_mean']:.2g} times the mean)"
+    if facts["held_max_over_mean"] >= _UNEVEN:
+        return f"routing (the fullest instance holds {facts['held_max_over_mean']:.2g} times the mean of requests)"
     if facts["seats_share"] >= _FULL:
         return f"seats (max_num_seqs: {facts['seats_share']:.0%} taken on average)"
     waiting = facts["queue_mean_s"] / facts["ttft_mean_s"]

@@ -149,6 +149,12 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
     return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, skipped)
 
 
+def meets(rules: Rules, outcome: Outcome, num_skipped: int) -> bool:
+    """Whether every target is met in this one run, as far as it says something of it."""
+    values = ((target, outcome.value(target, num_skipped)) for target in rules.targets)
+    return all(value >= one.limit if one.latency is None else not value > one.limit for one, value in values)
+
+
 def _value(target: Target, outcomes: Sequence[Outcome], num_skipped: int, error: float) -> Value:
     found = np.array([outcome.value(target, num_skipped) for outcome in outcomes])
     found = found[~np.isnan(found)]

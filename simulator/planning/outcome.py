@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -52,10 +53,20 @@ class Outcome:
         return int((self.tenant == self.tenants.index(tenant)).sum())
 
 
-def simulate(task: tuple[Scenario, int]) -> Outcome:
-    """Run one setting, of one policy, in one replication."""
-    scenario, replication = task
-    result = experiment.run(scenario, router=scenario.routing[0], replication=replication)
+class Task(NamedTuple):
+    """One setting, of one policy, in one replication, with its profile as fitted or drawn within its errors."""
+
+    scenario: Scenario
+    replication: int
+    draws_profile: bool = False
+
+
+def simulate(task: Task) -> Outcome:
+    """Run it."""
+    scenario, replication, draws_profile = task
+    result = experiment.run(
+        scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
+    )
     return reduced(result, scenario.engine_config.max_num_seqs)
 
 
@@ -98,9 +109,7 @@ def _within(result: RunResult, rows: pd.DataFrame, finished: np.ndarray) -> np.n
 
 
 def _facts(result: RunResult, num_seats: int) -> dict[str, float]:
-    """Rates, and how far each resource is used: shares of the time in which requests arrive, so that the drain after
-    the last one does not thin them; NaN where there is no such time.
-    """
+    """Rates of the time in which requests arrive, and how far each resource is used; NaN without such a time."""
     rows = result.requests
     finished = rows[rows["state"] == "finished"]
     last_s, first_s = float(rows["arrival_s"].max()), float(rows["arrival_s"].min())
@@ -112,19 +121,21 @@ def _facts(result: RunResult, num_seats: int) -> dict[str, float]:
         "hit_rate": sum(result.prefix_hits) / (sum(result.prefix_queries) or math.nan),
         "queue_mean_s": float(rows["queue_s"].mean()), "ttft_mean_s": float(rows["ttft_s"].mean()),
         "num_preemptions": float(rows["num_preemptions"].sum()),
-    } | _usage(result, num_seats, last_s)  # fmt: skip
+    } | _usage(result, num_seats, (first_s + last_s) / 2, last_s)  # fmt: skip
     return found | {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
 
 
-def _usage(result: RunResult, num_seats: int, until_s: float) -> dict[str, float]:
-    """Shares of instances' time, seats and blocks until then, and how unequal the instances are (1 is even)."""
-    line = result.timeline
-    line = line[line["start_s"] <= until_s]
+def _usage(result: RunResult, num_seats: int, from_s: float, until_s: float) -> dict[str, float]:
+    """Shares of instances' time, seats and blocks in the second half of the arrivals, which neither the empty start nor
+    the drain after the last one thins; and the requests that the fullest instance holds over the mean (1 is even).
+    """
+    line, width_s = result.timeline, float(result.timeline["width_s"].iloc[0])
+    line = line[(line["start_s"] + width_s > from_s) & (line["start_s"] <= until_s)]
     time_s = float(line["width_s"].sum())
-    busy_s = line.groupby("instance")["busy_s"].sum()
+    held = ((line["mean_running"] + line["mean_waiting"]) * line["width_s"]).groupby(line["instance"]).sum()
     return {
-        "busy_share": float(busy_s.sum()) / time_s,
-        "busy_max_over_mean": float(busy_s.max() / busy_s.mean()) if busy_s.sum() else math.nan,
+        "busy_share": float(line["busy_s"].sum()) / time_s,
+        "held_max_over_mean": float(held.max() / held.mean()) if held.sum() else math.nan,
         "seats_share": float((line["mean_running"] * line["width_s"]).sum()) / time_s / num_seats,
         "kv_usage_mean": float((line["kv_usage"] * line["width_s"]).sum()) / time_s,
     }

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from simulator import experiment
 from simulator.errors import InputError
 from simulator.executors import Executor
-from simulator.planning.answer import Findings, Stopped
+from simulator.planning.answer import Draws, Findings, Stopped
 from simulator.planning.evidence import Evidence, OutOfBudget, Stage
 from simulator.planning.headroom import Headroom, LoadPoint, headroom, why_not
-from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge
+from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge, meets
 from simulator.planning.nines import Nines, one_more, too_few
+from simulator.planning.outcome import Outcome
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.scenario import Scenario
 from simulator.scenario.plan_spec import PlanSpec
+from simulator.uncertainty import uncertainty_of
 
 # Other families that are looked at for what else there is, and how often a setting that is not the answer is run.
 _MOST_OPTIONS = 4
@@ -37,12 +39,19 @@ class Deciding:
         return self.found[candidate.place]
 
 
-def plan(scenario: Scenario, executor: Executor, progress: Callable[[], None] | None = None) -> Findings:
+def plan(
+    scenario: Scenario,
+    executor: Executor,
+    progress: Callable[[], None] | None = None,
+    *,
+    draws_profile: bool = True,
+) -> Findings:
     """The cheapest setting of the scenario's free keys that meets its targets, and what is known around it.
 
     All settings of a replication are drawn from the same streams; none is run more often than the scenario's
     ``replications``. ``progress()`` is called after each run. An interrupt, or the end of the budget, ends the plan
-    with what is known by then. Raises InputError, before any run where that can be told.
+    with what is known by then. The profile is taken as it was fitted; unless told not to, the answer is also run with
+    profiles drawn within its errors. Raises InputError, before any run where that can be told.
     """
     rules = read_rules(scenario)
     space = read_space(scenario, _spec(scenario))
@@ -51,7 +60,7 @@ def plan(scenario: Scenario, executor: Executor, progress: Callable[[], None] | 
     try:
         search(space, Deciding(rules, evidence, findings.judgements))
         if findings.answer is not None:
-            _ask_around(findings, findings.answer.candidate)
+            _ask_around(findings, findings.answer.candidate, draws_profile=draws_profile)
     except OutOfBudget:
         findings.stopped = Stopped.BUDGET
     except KeyboardInterrupt:
@@ -85,7 +94,7 @@ def _spec(scenario: Scenario) -> PlanSpec:
     return scenario.plan
 
 
-def _ask_around(findings: Findings, answer: Candidate) -> None:
+def _ask_around(findings: Findings, answer: Candidate, *, draws_profile: bool) -> None:
     evidence, rules = findings.evidence, findings.rules
     evidence.stage = Stage.HEADROOM
     without, points = why_not(answer), dict[float, LoadPoint]()
@@ -98,6 +107,9 @@ def _ask_around(findings: Findings, answer: Candidate) -> None:
     findings.nines = _one_more_nine(findings, answer)
     evidence.stage = Stage.OPTIONS
     _look_at_options(findings, answer)
+    evidence.stage = Stage.PROFILE
+    if draws_profile:
+        findings.draws = _draw_profiles(findings, answer)
 
 
 def _one_more_nine(findings: Findings, answer: Candidate) -> Nines:
@@ -123,6 +135,19 @@ def _look_at_options(findings: Findings, answer: Candidate) -> None:
     others = sorted((one for one in others if one), key=lambda one: (one[0].cost, one[0].place))
     for candidates in others[:_MOST_OPTIONS]:
         fewest_from(candidates, deciding)
+
+
+def _draw_profiles(findings: Findings, answer: Candidate) -> Draws:
+    if uncertainty_of(answer.scenario.device_profile) is None:
+        return Draws(0)
+    evidence, judgement = findings.evidence, findings.judgements[answer.place]
+
+    def number_met(outcomes: Sequence[Outcome]) -> int:
+        return sum(meets(findings.rules, outcome, judgement.num_skipped) for outcome in outcomes)
+
+    fitted = evidence.of(answer)
+    drawn = evidence.need(answer, min(_QUICK, findings.rules.most_replications), drawn=True)
+    return Draws(len(drawn), number_met(drawn), len(fitted), number_met(fitted))
 
 
 def _from(space: Space, family: int, cost: float) -> Sequence[Candidate]:

@@ -128,14 +128,14 @@ def to_json(findings: Findings) -> dict[str, Any]:
 def _rows(findings: Findings) -> pd.DataFrame:
     """A row a run: its setting, load and replication, the value of each target without the warm-up, and the facts."""
     rows = []
-    for candidate, load, replication, outcome in findings.evidence.rows(findings.space.candidates):
+    for candidate, load, drawn, replication, outcome in findings.evidence.runs(findings.space.candidates):
         judged = findings.judgements.get(candidate.place)
         skipped = judged.num_skipped if judged is not None and load == 1 else 0
         rows.append({
             "setting": candidate.scenario.digest, "instances": candidate.instances,
             **{key: label(value) for key, value in candidate.values.items()},
-            "cost_per_hour": candidate.cost, "load": load, "seed": candidate.scenario.seed, "replication": replication,
-            "num_skipped": skipped,
+            "cost_per_hour": candidate.cost, "load": load, "drawn_profile": drawn, "seed": candidate.scenario.seed,
+            "replication": replication, "num_skipped": skipped,
             **{f"{one.tenant}.{one.name}": outcome.value(one, skipped) for one in findings.rules.targets},
             **outcome.facts,
         })  # fmt: skip

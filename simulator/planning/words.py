@@ -14,6 +14,7 @@ from simulator.wording import basis_of
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _MOST_LISTED = 4
+_SHORTER = 0.8
 
 
 def verdict(findings: Findings) -> str:
@@ -77,6 +78,7 @@ def notes(findings: Findings) -> Iterator[str]:
     yield from _headroom(findings)
     yield from _nines(findings)
     yield from _tokens(findings)
+    yield from _draws(findings)
     yield from _cautions(findings)
     yield _effort(findings)
 
@@ -94,6 +96,10 @@ def _headroom(findings: Findings) -> Iterator[str]:
     word = "waits then grow as long as requests come" if broken.judgement.unstable else "the means of few replications"
     yield (f"Headroom: every target is met at {room.met_at:.3g} times the load and not at {broken.load:.3g} times "
            f"({word}); what is used up there: {binding(broken.facts)}.")  # fmt: skip
+    own_s = next(point.facts["arriving_s"] for point in room.points if point.load == 1)
+    if broken.facts["arriving_s"] < _SHORTER * own_s:
+        yield (f"At that load a run has {broken.facts['arriving_s']:,.3g} s of arrivals, not {own_s:,.3g} s: an "
+               "overload has less time to show, and the headroom may be smaller.")  # fmt: skip
 
 
 def _nines(findings: Findings) -> Iterator[str]:
@@ -118,6 +124,17 @@ def _tokens(findings: Findings) -> Iterator[str]:
     if output is not None and total is not None and output == output:
         yield (f"At this load a million output tokens cost {output:,.3g}, a million tokens with those of prompts "
                f"{total:,.3g}.")  # fmt: skip
+
+
+def _draws(findings: Findings) -> Iterator[str]:
+    draws = findings.draws
+    if draws is None:
+        return
+    if not draws.num:
+        yield "All this is for the profile as it is: it states no errors within which it could be drawn."
+        return
+    yield (f"With the profile drawn within its errors {draws.num_met} of {draws.num} runs of the answer meet every "
+           f"target; as fitted, {draws.num_fitted_met} of {draws.num_fitted}.")  # fmt: skip
 
 
 def _cautions(findings: Findings) -> Iterator[str]:
