@@ -36,6 +36,8 @@ def test_from_80_percent_of_the_prompt_on_an_instance_is_sticky(depth, chosen):
 def test_among_sticky_ones_the_fewest_tokens():
     router, view = sticky(ENTRY, {0: 10, 1: 8}, {0: 5, 1: 2})
     assert router.choose(request(1, KEYS), view, 0.0) == Send(1)  # 2 + 2 blocks against 5
+    router, view = sticky(ENTRY, {0: 10, 1: 8}, {0: 3, 1: 2})
+    assert router.choose(request(1, KEYS), view, 0.0) == Send(0)  # 3 against 2 + 2
 
 
 @pytest.mark.parametrize(("penalty", "num_blocks", "chosen"), [("11 s", 13, 0), ("10.9 s", 13, 1), ("0 s", 999, 0)])

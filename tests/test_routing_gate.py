@@ -39,6 +39,8 @@ def warmed(entry, loads: tuple[int, ...], holder: int, keys: list[int]):
         ((100, 40), 0),  # 60 <= 64: the tree
         ((200, 135), 0),  # 65 > 64, but 200 <= 202.5: the tree
         ((200, 133), 1),  # 67 > 64 and 200 > 199.5
+        ((100, 36), 0),  # 64 is not more than 64
+        ((198, 132), 0),  # nor is 198 more than 1.5 * 132
     ],
 )
 def test_sglang_worked_cases(loads, chosen):

@@ -71,6 +71,14 @@ def test_kvaware_follows_whoever_caches_all_but_the_threshold():
     assert router.choose(asked, view, 0.0) == Send(0)  # the first that was never sent anything
 
 
+@pytest.mark.parametrize(("threshold", "chosen"), [(1984, 3), (1983, 0)])
+def test_kvaware_takes_a_match_of_just_enough(threshold, chosen):
+    """Nine blocks are 576 tokens, 2,560 - 1,984."""
+    router, view = router_and_view({"policy": "prodstack-kv", "threshold": threshold}, 4)
+    view.kv_events(3, KEYS[:9])
+    assert router.choose(request(99, KEYS), view, 0.0) == Send(chosen)
+
+
 def test_kvaware_takes_a_short_prompt_that_anybody_knows_at_all():
     router, view = router_and_view("prodstack-kv", 4)
     view.kv_events(2, KEYS[:1])

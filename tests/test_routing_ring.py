@@ -109,6 +109,19 @@ def test_chwbl_worked_case():
         assert router.choose(one, view, 0.0).instance in chosen
 
 
+@pytest.mark.parametrize("policy", ["kubeai-chwbl", "prefix_hash"])
+@pytest.mark.parametrize(("in_flight", "stays"), [(5, True), (6, False)])
+def test_a_load_at_the_bound_is_accepted(policy, in_flight, stays):
+    """n = 4, total 15: the bound is 1.25 * 16 / 4 = 5, this request included in the mean."""
+    one = asks(1, 0.0, prompt(1, 1), 1)
+    router, view = router_and_view(policy, 4)
+    home = router.choose(one, view, 0.0).instance
+    rest = iter([4, 3, 15 - 7 - in_flight])
+    load(view, [in_flight if instance == home else next(rest) for instance in range(4)])
+    assert sum(view.num_in_flight) == 15
+    assert (router.choose(one, view, 0.0).instance == home) is stays
+
+
 def test_an_overloaded_home_passes_on_to_the_next_on_the_ring_always_the_same():
     router, view = router_and_view("kubeai-chwbl", 6)
     one = asks(1, 0.0, prompt(1, 1), 1)
