@@ -331,7 +331,7 @@ def test_routers_declare_what_the_cluster_feeds_them():
             "routing llmd-affinity: peak_prefill_throughput has no meaning with max_ttft_penalty: 0",
         ),
         ({"policy": "consistent_hash", "prefix_tokens": 9}, "routing consistent_hash: prefix_tokens has a meaning wit"),
-        ({"policy": "kubeai-chwbl", "mean_load_factor": 90}, "routing kubeai-chwbl: mean_load_factor: got 90, expected"),
+        ({"policy": "kubeai-chwbl", "mean_load_factor": 90}, "routing kubeai-chwbl: mean_load_factor: got 90, expecte"),
         ({"policy": "prodstack-prefix", "qps_window": 30}, "routing prodstack-prefix: qps_window has a meaning with a"),
         ({"policy": "prodstack-kv", "fallback": "session", "qps_window": 30}, "routing prodstack-kv: qps_window has a"),
         ({"temperature": 1}, "routing: got {'temperature': 1}, expected the name of a policy"),

@@ -91,6 +91,8 @@ def test_dynamo_temperature_is_a_softmax_of_scaled_costs():
     counts = Counter(router.choose(one, view, 0.0).instance for _ in range(20_000))
     expected = [20_000 * weight / sum(weights) for weight in weights]
     assert sum((counts[i] - expected[i]) ** 2 / expected[i] for i in range(3)) < 13.8
+    cold, _ = router_and_view({"policy": "dynamo", "temperature": 0.01}, 3)
+    assert {cold.choose(one, view, 0.0).instance for _ in range(100)} == {2}
     flat, view = router_and_view({"policy": "dynamo", "temperature": 0.5}, 3)
     assert {flat.choose(one, view, 0.0).instance for _ in range(100)} == {0, 1, 2}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -181,5 +180,8 @@ class Dynamo(Router):
         if least == most:
             return self.rng.randrange(len(costs))
         width = (most - least) * self.params.temperature
-        weights = map(math.exp, [(least - cost) / width for cost in costs])
-        return self.rng.choices(range(len(costs)), cum_weights=list(accumulate(weights)))[0]
+        # By rejection: the greatest weight is 1, and few tries are cheaper than all weights.
+        while True:
+            instance = self.rng.randrange(len(costs))
+            if self.rng.random() < math.exp((least - costs[instance]) / width):
+                return instance
