@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_cases import BLOCK_SIZE, request, send
 
+from simulator.errors import InputError
 from simulator.routing import Refuse, Router, Send, View, make_router, parse_routing
 from simulator.routing.fleet import Fleet
 from simulator.routing.polled import PolledMetrics
+from simulator.scenario import Scenario, parse
 
 KEYS = list(range(8))
 POLLED = ("queue", "running_requests", "kv_cache_utilization", "load_aware")
@@ -226,3 +228,43 @@ def test_saturation_is_the_mean_of_each_engines_worse_side():
     sheddable.priority = 3
     refused = sum(type(router.choose(sheddable, view, 0.0)) is Refuse for _ in range(4000))
     assert abs(refused / 4000 - 0.096) <= 4 * (0.096 * 0.904 / 4000) ** 0.5
+
+
+def scenario(router: str, priority: int) -> Scenario:
+    return parse(f"""
+name: small
+engine: {{dialect: vllm-0.32, async_scheduling: false, max_model_len: 4096, num_gpu_blocks_override: 1001}}
+profile: linear-8ms-50us
+cluster: {{instances: 2}}
+workload:
+  tenants:
+    - name: chat
+      priority: {priority}
+      synthetic:
+        {{num_requests: 40, arrivals: {{process: poisson, rate_per_s: 5}}, suffix_tokens: 100, output_tokens: 20}}
+routing: [{router}]
+""")
+
+
+def test_what_is_shed_needs_a_tenant_that_may_be():
+    """A priority needs no engine that goes by it where the router does."""
+    shedding = "{policy: gie-322, shed_from_priority: 1}"
+    scenario(shedding, 1).check()
+    with pytest.raises(InputError, match="weighted_scores may refuse requests from priority 1 on, expected a tenant"):
+        scenario(shedding, 0).check()
+    with pytest.raises(InputError, match="priority: got 1, which changes nothing without"):
+        scenario("gie-322", 1).check()
+
+
+@pytest.mark.parametrize("router", ["{policy: gie-322, session_affinity: 1}", "consistent_hash"])
+def test_what_goes_by_sessions_needs_some(router):
+    with pytest.raises(InputError, match="needs sessions, workload.tenants"):
+        scenario(router, 0).check()
+
+
+@pytest.mark.parametrize("more", [{}, {"prefix": 1, "precise": True}])
+def test_routers_that_know_the_same_are_one(more):
+    """Polled metrics and block events are the same for every replica: as many as one likes change nothing."""
+    with pytest.raises(InputError, match="replicas has no meaning where no scorer goes by the router's own dispatches"):
+        parse_routing({"policy": "weighted_scores", "queue": 1, "replicas": 2, **more})
+    assert parse_routing({"policy": "gie-322", "replicas": 2}).params.num_replicas == 2

@@ -32,6 +32,11 @@ class Params(BaseModel):
         """Whether a workload whose requests have none is refused."""
         return False
 
+    @property
+    def sheds_from(self) -> int | None:
+        """From which priority on the router may refuse requests; a workload that has none of these is refused."""
+        return None
+
 
 class StatefulParams(Params):
     """Parameters of a policy that remembers something. ``replicas``: so many routers side by side, each of which knows

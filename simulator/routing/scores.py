@@ -91,6 +91,11 @@ class WeightedScoresParams(PrefixParams):
         """See `Params.needs_sessions`."""
         return self.session_affinity is not None
 
+    @property
+    def sheds_from(self) -> int | None:
+        """See `Params.sheds_from`."""
+        return self.shed_from_priority
+
 
 class WeightedScores(PrefixProducer):
     """GIE ``84436a9`` and llm-d-inference-scheduler ``520af47``: the sum of weight * score, each score in [0, 1]:

@@ -232,7 +232,7 @@ class Scenario(BaseModel):
         """Raise InputError where the scenario, its profile and its files do not fit together."""
         _ = self.engine_config
         for index, tenant in enumerate(self.workload.tenants):
-            if problem := _idle_key(tenant, self.engine):
+            if problem := _idle_key(tenant, self.engine, self.routing):
                 raise InputError(f"workload.tenants[{index}].{problem}")
         if self.engine.enable_lora and not any(tenant.lora for tenant in self.workload.tenants):
             raise InputError("engine.enable_lora: got true, expected a tenant with 'lora': no request has an adapter")
@@ -243,13 +243,8 @@ class Scenario(BaseModel):
         if problem := _idle_eviction(self.eviction, self.engine_config, self.workload.tenants):
             raise InputError(f"eviction: {problem}")
         for index, spec in enumerate(self.routing):
-            if spec.params.needs_sessions:
-                for number, tenant in enumerate(self.workload.tenants):
-                    if not tenant.has_sessions:
-                        raise InputError(
-                            f"routing[{index}]: {spec.policy} needs sessions, workload.tenants[{number}] has none, "
-                            "expected conversations, or a trace with sessions (of mooncake: session_from: second_block)"
-                        )
+            if problem := _idle_routing(spec, self.workload.tenants):
+                raise InputError(f"routing[{index}]: {spec.policy} {problem}")
         if self.plan is not None:
             plan_spec.check(self.plan, self.workload.tenants)
         variants.check(self)
@@ -286,14 +281,30 @@ class Scenario(BaseModel):
             copy.__dict__["device_profile"] = self.device_profile
 
 
-def _idle_key(tenant: TenantSpec, engine: EngineArgs) -> str | None:
+def _idle_key(tenant: TenantSpec, engine: EngineArgs, routing: Sequence[RoutingSpec]) -> str | None:
     """Key and message of what a tenant asks for and this engine would ignore or refuse."""
-    if tenant.priority and engine.scheduling_policy != "priority":
+    shed = any(spec.params.sheds_from is not None for spec in routing)
+    if tenant.priority and engine.scheduling_policy != "priority" and not shed:
         return f"priority: got {tenant.priority}, which changes nothing without engine.scheduling_policy: priority"
     if tenant.lora and not engine.enable_lora:
         return f"lora: got {tenant.lora!r}, expected engine.enable_lora: true (vLLM refuses the requests)"
     if tenant.skip_reading_prefix_cache and not engine.enable_prefix_caching:
         return "skip_reading_prefix_cache: got true, which changes nothing without engine.enable_prefix_caching"
+    return None
+
+
+def _idle_routing(spec: RoutingSpec, tenants: Sequence[TenantSpec]) -> str | None:
+    """What a router goes by and these tenants do not have."""
+    least = spec.params.sheds_from
+    if least is not None and all(tenant.priority < least for tenant in tenants):
+        return f"may refuse requests from priority {least} on, expected a tenant with priority: {least} or more"
+    if spec.params.needs_sessions:
+        for number, tenant in enumerate(tenants):
+            if not tenant.has_sessions:
+                return (
+                    f"needs sessions, workload.tenants[{number}] has none, expected conversations, or a trace with "
+                    "sessions (of mooncake: session_from: second_block)"
+                )
     return None
 
 
