@@ -376,6 +376,21 @@ def test_too_high_a_rate_is_called_unstable() -> None:
     assert found["ttft_p90_s"].change is None
 
 
+def test_one_replication_speaks_of_its_requests_only() -> None:
+    comparison, (case,) = answered(small(replications=1).changed(limit=5), "instances=-1")
+    why = "for these requests only (one replication, or replications that do not vary)"
+    assert f": {why}; " in sentence(comparison, case)
+    assert not any(row.has_interval or row.is_shown for row in rows(comparison, "after"))
+
+
+def test_runs_too_short_for_the_load_get_no_interval() -> None:
+    comparison, (case,) = answered(parse(ONE_SERVER), "rate=2.7x")  # a load of 0.95
+    assert comparison.steady_state.too_short == {"after"}
+    assert ": runs are too short for the load to say how sure that is; " in sentence(comparison, case)
+    assert not any(row.has_interval or row.is_shown for row in rows(comparison, "after"))
+    assert rows(comparison, "after")[0].before.half_width is not None  # type: ignore[union-attr]
+
+
 def test_one_instance_more_never_makes_the_mean_wait_longer(twice: Answer) -> None:
     comparison, _ = twice
     more, _ = answered(after("rate=2x", scenario=parse(ONE_SERVER)), "instances=+1")
