@@ -77,6 +77,22 @@ def test_who_watches_the_tenants_changes_nothing(case: Case) -> None:
         assert several[what] == one[what]
 
 
+@pytest.mark.parametrize("entry", ["lru", "lfu", "slru", "length_aware"])
+def test_law_7_a_hit_of_blocks_that_two_requests_computed_may_break_in_its_middle(entry: str) -> None:
+    """Two requests prefill the same 40 tokens five at a time, side by side: of each block there are two copies, and by
+    their counts now one goes first, now the other.
+    """
+    few = [asks(number, 15.0, 1, 127 if number == 7 else 1) for number in range(14)]
+    for number in (11, 13):
+        few[number] = asks(number, 15.0, 41, 109, prompt=((0, 0, 40), (None, 0, 1)))
+    case = small(
+        *few, max_model_len=150, num_gpu_blocks=76, max_num_batched_tokens=150, max_num_seqs=4,
+        enable_chunked_prefill=False, long_prefill_token_threshold=5, scheduler_reserve_full_isl=False,
+    )  # fmt: skip
+    seen = check(replace(case, overhead=(0.01, 1e-4), eviction=entry))
+    assert seen["plain"].num_preemptions
+
+
 def test_law_7_a_hit_that_breaks_in_its_middle_may_let_its_request_in() -> None:
     """FIFO gives up a prompt's first block while those behind it stay. The last request finds 16 blocks of 2 and asks
     for 3 more at a time: 19 are not free while request 2 grows, but 3 are, once the first of the 16 is gone.

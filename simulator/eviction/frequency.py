@@ -16,11 +16,8 @@ from simulator.prefix import PRIVATE
 class Counting(Policy):
     """The block of the smallest rank, which depends on how often it was used (its insertion is the first time).
 
-    Blocks of equal rank: the one that became idle first, hence of those given back together the deepest. A block is
-    used whenever one that follows it is, so that its count is no smaller.
+    Blocks of equal rank: the one that became idle first, hence of those given back together the deepest.
     """
-
-    keeps_prefixes = True
 
     def __init__(self, params: Any, num_blocks: int, tenants: Sequence[str] = ("",)) -> None:
         super().__init__(params, num_blocks, tenants)

@@ -55,8 +55,9 @@ class Policy(ABC):
     Params: ClassVar[type[Params]] = Params
 
     needs_clock: ClassVar[bool] = False
-    # Whether no idle block is evicted before one that follows it in a prompt. It may be false without harm: a pool
-    # then looks at waiting requests more often, since a hit may break in its middle.
+    # Whether no idle block is ever evicted before one that follows it in a prompt, not even where two requests computed
+    # the same at once and each has some of the blocks that are found. It may be false without harm: waiting requests
+    # are then looked at more often, since their hits may break in the middle.
     keeps_prefixes: ClassVar[bool] = False
     needs_sessions: ClassVar[bool] = False  # refused for a workload whose requests have none
     needs_future: ClassVar[bool] = False  # which only a replay knows: it calls `foresee` first
