@@ -98,7 +98,7 @@ def _family(
         for path, value in chosen.items():
             base = base.with_changes({path: value})
         for number in numbers:
-            said = {"cluster.instances": number, **names}
+            said = {"cluster.instances": number, **names} if len(numbers) > 1 else names
             changed = base.with_changes({INSTANCES: number})
             if not found:  # the number of instances decides on nothing else
                 changed.check()

@@ -37,7 +37,8 @@ def certainty(findings: Findings) -> str:
     answer = findings.answer
     if answer is None:
         return ""
-    said = f"{answer.candidate.label} meets every target, shown with {percent} confidence"
+    meet = "meets" if answer.candidate.instances == 1 else "meet"
+    said = f"{answer.candidate.label} {meet} every target, shown with {percent} confidence"
     said += f" by {answer.num_replications} replications"
     left = findings.undecided
     if left and not findings.is_searched:
@@ -143,8 +144,8 @@ def _cautions(findings: Findings) -> Iterator[str]:
         yield (f"Runs are too short for the load of {_listed(short)}: a longer workload would tell more than more "
                "replications.")  # fmt: skip
     for few, many in findings.surprises[:1]:
-        yield (f"{few.candidate.label} meets the targets and {many.candidate.label} does not: more instances are not "
-               "always better here, and a setting that was not looked at may do.")  # fmt: skip
+        yield (f"The targets are met by {few.candidate.label} and not by {many.candidate.label}: more instances are "
+               "not always better here, and a setting that was not looked at may do.")  # fmt: skip
     for reason, count in findings.refusals().items():
         yield f"Requests refused ({reason}): {count:,} over all runs; each counts as later than any target."
     workload = findings.provenance.workload
