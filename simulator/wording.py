@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # "Calibrated" is said only where at least this share of busy time lies in the measured range.
 CALIBRATED_SHARE = 0.9
 
+# Characters of a changed value.
+_LONGEST_VALUE = 120
+
 # Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
 _OVERLOADED_SHARE = 0.1
 
@@ -111,8 +114,13 @@ def variant_lines(comparison: Comparison) -> list[str]:
 
 
 def _changes(variant: VariantProvenance) -> str:
-    changed = ", ".join(f"{key}={write_value(value)}" for key, value in variant.changes.items())
+    changed = ", ".join(f"{key}={_short(write_value(value))}" for key, value in variant.changes.items())
     return changed or "the scenario as it is"
+
+
+def _short(value: str) -> str:
+    """Not more than a sentence bears, as of a list of tenants; the scenario below has all of it."""
+    return value if len(value) <= _LONGEST_VALUE else f"{value[: _LONGEST_VALUE - 3]}..."
 
 
 def notes(comparison: Comparison) -> list[str]:

@@ -17,6 +17,7 @@ from simulator.whatif import BEFORE, Case, ask, compared
 from simulator.whatif.answer import rows, tenant_rows
 from simulator.whatif.coupling import lines
 from simulator.whatif.words import sentence
+from simulator.wording import variant_lines
 from simulator.workload import open_workload
 from tests.test_variants import TEXT
 
@@ -484,3 +485,10 @@ def test_mistakes_end_with_one_line(path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "error: --router: missing, expected one of round_robin, random\n"
     assert run(path, "--router", "random", "rat=2x") == 2
     assert capsys.readouterr().err == "error: rat=2x: unknown key 'rat' (did you mean 'rate'?)\n"
+
+
+def test_a_report_does_not_print_whole_tenants() -> None:
+    comparison, _ = answered(small().changed(limit=2), "with=chat*9")
+    (line,) = (text for text in variant_lines(comparison) if text.startswith("after: "))
+    assert line.startswith("after: workload.tenants=[{name: chat, ")
+    assert len(line) < 200
