@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,20 @@ def simulate(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], dict[str
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
     # Where MSER-5 finds the cut, it needs all runs at once: then every request counts.
-    return experiment.versions(), _numbers(result if scenario.warmup == "auto" else result.after(int(scenario.warmup)))
+    return _versions(), _numbers(result if scenario.warmup == "auto" else result.after(int(scenario.warmup)))
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of this process, where they cannot change; finding them takes milliseconds."""
+    return experiment.versions()
 
 
 def _numbers(result: RunResult) -> dict[str, float]:
     found = {name: _number(value) for name, value in result.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
     found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(result), start=1)}
-    for tenant in result.by_tenant():
+    for tenant in result.by_tenant() if any(result.targets_s) else ():
         for name in ("within_targets", "goodput"):
             if name in tenant:
                 found[f"{name} {tenant['tenant']}"] = _number(tenant[name])
