@@ -214,5 +214,6 @@ class EngineTruth:
         total = 0
         for request in self._prefilling[instance].values():
             computed = request.num_computed_tokens or self.cached_blocks(request, instance) * size
-            total += request.num_prompt_tokens - computed
+            # What was computed beyond the prompt, before its first token came out, is no prefill.
+            total += max(0, request.num_prompt_tokens - computed)
         return total
