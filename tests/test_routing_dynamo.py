@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routing_cases import BLOCK_SIZE, request, router_and_view, send
+from routing_cases import BLOCK_SIZE, conversations, request, router_and_view, send
 
 from simulator.routing import Hold, Send, View, make_router, parse_routing
 from simulator.routing.fleet import Fleet
@@ -208,3 +208,27 @@ def test_queue_policies_rank_as_upstream():
     assert wspt.rank(early) < wspt.rank(late)
     early.priority = -3
     assert wspt.rank(early) == wspt.rank(late) == -1 / 64
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"overlap_score_credit_decay": 0.5},
+        {"zero_floor": True, "overlap_score_credit": 1.5},
+        {"overlap_score_credit_decay": 2, "overlap_score_credit": 1.5, "decode_active_request_weight": 3},
+        {"overlap_score_credit_decay": 0.5, "zero_floor": True, "overlap_score_credit": 4, "prefill_load_scale": 0.5},
+    ],
+    ids=str,
+)
+def test_the_choice_is_one_of_the_least_cost_though_few_are_looked_at_closely(params):
+    router, view = router_and_view({"policy": "dynamo", **params}, 12)
+    chosen = Counter()
+    for now_s, one in enumerate(conversations(num_requests=400)):
+        costs = router.costs(one, view, float(now_s))
+        instance = send(router, view, one, float(now_s))
+        assert costs[instance] == pytest.approx(min(costs), abs=1e-9)
+        chosen[instance] += 1
+        view.kv_events(instance, one.block_keys[view.index.overlap(instance, one.block_keys) :])
+        if now_s % 3 == 0:
+            view.first_token(one, float(now_s))
+    assert len(chosen) == 12

@@ -12,7 +12,7 @@ from simulator.request import Request
 from simulator.routing.decision import Hold, Send
 from simulator.routing.prefix_index import spread
 from simulator.routing.router import Router, StatefulParams
-from simulator.routing.ties import any_least
+from simulator.routing.ties import any_least, any_of
 from simulator.routing.view import View
 from simulator.units import Number, PositiveNumber, PositiveSeconds, Seconds
 
@@ -103,6 +103,8 @@ class Dynamo(Router):
         threshold = self.params.router_queue_threshold
         if threshold is not None and min(view.prefill_tokens) > threshold * view.fleet.max_num_batched_tokens:
             return Hold()
+        if self._is_special and not self.params.temperature:
+            return Send(self._least_special(request, view, now_s))
         costs = self._relative_costs(request, view, now_s)
         return Send(self._draw(costs) if self.params.temperature else any_least(costs, self.rng))
 
@@ -129,6 +131,12 @@ class Dynamo(Router):
         shared, shares = spread(view.active_levels(request), view.num_instances)
         if self._is_special:
             return self._special_costs(request, view, overlap, overlaps, shared, shares)
+        return self._plain_costs(view, overlap, overlaps, shared, shares)
+
+    def _plain_costs(
+        self, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
+    ) -> list[float]:
+        """With a credit that does not decay and without a floor: what does not depend on the request is kept."""
         self._look_at(view)
         costs = self._loads.copy()
         block = view.block_size
@@ -148,6 +156,32 @@ class Dynamo(Router):
                 + params.decode_active_request_weight * size * view.num_in_flight[instance]
             )  # fmt: skip
         view.changed.clear()
+
+    def _least_special(self, request: Request, view: View, now_s: float) -> int:
+        """Any instance of the least cost, where a credit decays or there is a floor. Neither makes anything cheaper, so
+        that nobody whose plain cost is above the least cost need be looked at closely.
+        """
+        overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
+        shared, shares = spread(view.active_levels(request), view.num_instances)
+        plain = self._plain_costs(view, overlap, overlaps, shared, shares)
+        params, size, num_tokens = self.params, view.block_size, request.num_prompt_tokens
+        scale, credit = params.prefill_load_scale, params.overlap_score_credit * size
+        rate = params.overlap_score_credit_decay / size / -(-num_tokens // size)
+        fewest = min(view.prefill_tokens)
+
+        def excess(instance: int) -> float:
+            """By how much the cost is above the plain one."""
+            tokens, held = view.prefill_tokens[instance], credit * overlaps.get(instance, overlap)
+            adjusted = tokens + num_tokens - held / (1 + rate * (tokens - fewest))
+            if params.zero_floor and adjusted < 0:
+                adjusted = 0.0
+            return scale * (adjusted - (tokens + num_tokens - held))
+
+        first = plain.index(min(plain))
+        most = plain[first] + excess(first) + 1e-6  # tokens: more than rounding makes of a tie
+        costs = {instance: cost + excess(instance) for instance, cost in enumerate(plain) if cost <= most}
+        least = min(costs.values())
+        return any_of([instance for instance, cost in costs.items() if cost == least], self.rng)
 
     def _special_costs(
         self, request: Request, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
