@@ -53,14 +53,14 @@ def plan(
     where = make_executor(executor, jobs=jobs, address=address)
     with progress("planning", None, shown=not as_json) as advance:
         findings = planner.plan(described, where, advance, draws_profile=not fixed_profile)
-    report.write(findings, folder)
+    written = report.write(findings, folder)
     if as_json:
         click.echo(json.dumps(report.to_json(findings), indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
         report.print_findings(findings, Console())
-        click.echo(f"Plan: {folder / 'plan.json'}; runs: {folder / 'runs.parquet'}")
+        click.echo(f"Written: {', '.join(map(str, written))}")
     if findings.stopped == Stopped.INTERRUPTED:
         raise KeyboardInterrupt
     if findings.answer is None:

@@ -26,6 +26,7 @@ from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.scenario import Scenario, parse
 from simulator.scenario.plan_spec import target
+from tests.test_steady import mean_and_p90, waits
 
 PROFILES = Path(__file__).parent.parent / "calibration" / "profiles"
 
@@ -243,11 +244,14 @@ def test_what_is_near_is_found_in_few_steps(seed: int) -> None:
     assert len(truth.found) <= 2 * math.log2(enough + 1) + 2
 
 
-def outcome(*ttft_s: float, within: Sequence[bool] | None = None) -> Outcome:
-    """A run of one tenant's requests with these times to first token, too few for any talk of a steady state."""
+def outcome(*ttft_s: float, series: Sequence[float] = ()) -> Outcome:
+    """A run of one tenant's requests with these times to first token. Without a ``series`` nothing is said of a steady
+    state.
+    """
     values = np.array(ttft_s)
-    good = np.isfinite(values) if within is None else np.array(within)
-    return Outcome(("a",), np.zeros(len(values), int), {"ttft": values}, good, values[:0], {}, {}, {})
+    return Outcome(
+        ("a",), np.zeros(len(values), int), {"ttft": values}, np.isfinite(values), np.array(series), {}, {}, {}
+    )
 
 
 def rules(name: str = "ttft_p90", limit: float = 1.0, confidence: float = 0.95, most: int = 16) -> Rules:
@@ -270,14 +274,31 @@ def decided(values: Sequence[Outcome], by: Rules) -> Judgement:
 
 
 def test_a_setting_exactly_at_its_limit_is_seldom_called_either() -> None:
-    """2,000 settings whose long-run value is the limit: with 95 % confidence at most 5 % are said to meet it, and at
-    most 5 % to miss it, over all looks together (binomial: 6.6 % at most with probability 0.999).
+    """2,000 settings whose long-run value is the limit: with 95 % confidence at most 2.5 % are said to meet it, and at
+    most 2.5 % to miss it, over all looks together (binomial: 3.7 % at most with probability 0.999).
     """
     rng = np.random.default_rng(1)
     found = [decided([outcome(value) for value in row], rules("ttft_mean")).verdict
              for row in rng.normal(1.0, 0.2, (2_000, 16))]  # fmt: skip
     for wrong in (Verdict.MEETS, Verdict.MISSES):
-        assert np.mean([one == wrong for one in found]) <= 0.066
+        assert np.mean([one == wrong for one in found]) <= 0.037
+
+
+@pytest.mark.slow
+def test_a_queue_exactly_at_its_limit_is_seldom_said_to_meet_it() -> None:
+    """M/M/1 at load 0.8, 16 replications of 10,000 requests, limits at theory's mean and 90th percentile: waits
+    are skewed, so that the 2.5 % of symmetric errors are not always reached; 5 % are (binomial: of 150 experiments
+    10.4 % at most with probability 0.997).
+    """
+    rng = np.random.default_rng(4)
+    mean, p90 = mean_and_p90(1, 0.8, fixed=False)
+    met = np.zeros(2)
+    for _ in range(150):
+        runs = [outcome(*row, series=row) for row in waits(1, 0.8, (16, 10_000), rng)]
+        for which, by in enumerate((rules("ttft_mean", mean), rules("ttft_p90", p90))):
+            met[which] += decided(runs, by).verdict == Verdict.MEETS
+    print(f" mean {met[0] / 150:.1%}, p90 {met[1] / 150:.1%}", end="")
+    assert met.max() / 150 <= 0.104
 
 
 def test_a_setting_far_from_its_limit_is_decided_at_the_first_look() -> None:
@@ -295,7 +316,7 @@ def test_a_request_that_never_got_an_answer_is_later_than_any_limit() -> None:
 
 
 def test_a_share_without_a_failure_is_as_sure_as_its_number_of_requests() -> None:
-    """400 of 400 requests show 99 % (0.99 ** 400 = 1.8 %, of 5 % in one look) and not 99.9 % (67 %)."""
+    """400 of 400 requests show 99 % (0.99 ** 400 = 1.8 %, of 2.5 % in one look) and not 99.9 % (67 %)."""
     runs = [outcome(*[0.1] * 100)] * 4
     assert decided(runs, rules("goodput_share", 0.99, most=4)).verdict == Verdict.MEETS
     assert decided(runs, rules("goodput_share", 0.999, most=4)).verdict == Verdict.OPEN

@@ -66,13 +66,13 @@ class Findings:
 
     @property
     def meeting(self) -> list[Judgement]:
-        """The settings that are shown to meet all targets, from the cheapest on."""
+        """The settings that are shown to meet all targets, from the cheapest on; of those, the least strained first."""
         met = [found for found in self.judgements.values() if found.verdict == Verdict.MEETS]
-        return sorted(met, key=lambda found: (found.candidate.cost, found.candidate.place))
+        return sorted(met, key=lambda found: (found.candidate.cost, found.strain, found.candidate.place))
 
     @property
     def answer(self) -> Judgement | None:
-        """The cheapest setting that is shown to meet all targets."""
+        """The cheapest setting that is shown to meet all targets; of several, the one with most margin."""
         return self.meeting[0] if self.meeting else None
 
     @property
@@ -103,7 +103,7 @@ class Findings:
     def closest(self) -> Judgement | None:
         """Of all that was looked at, the one whose most strained target is strained least; stable ones first."""
         looked_at = self.judgements.values()
-        return min(looked_at, key=lambda one: (one.unstable, one.worst.strain, one.candidate.cost), default=None)
+        return min(looked_at, key=lambda one: (one.unstable, one.strain, one.candidate.cost), default=None)
 
     @property
     def margin(self) -> Value | None:

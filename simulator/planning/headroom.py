@@ -23,6 +23,7 @@ _NEAR = 1.05  # how far apart the loads are between which a target breaks
 _FULL = 0.9
 _UNEVEN = 1.5
 _WAITING = 0.5
+_OFTEN = 0.01
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def _goodput(outcome: Outcome, rules: Rules) -> float:
 
 def binding(facts: dict[str, float]) -> str:
     """Which resource is used up, in words: the first of KV memory, routing, seats and compute that is."""
-    if facts["num_preemptions"] or facts["kv_usage_mean"] >= _FULL:
-        each = facts["num_preemptions"] / facts["num_requests"]
+    each = facts["num_preemptions"] / facts["num_requests"]
+    if each >= _OFTEN or facts["kv_usage_mean"] >= _FULL:
         return f"KV memory ({facts['kv_usage_mean']:.0%} in use on average, {each:.2g} preemptions a request)"
     if facts["held_max_over_mean"] >= _UNEVEN:
         return f"routing (the fullest instance holds {facts['held_max_over_mean']:.2g} times the mean of requests)"

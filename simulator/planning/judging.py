@@ -1,10 +1,15 @@
 """Whether a setting meets its targets: shown to, shown not to, or not to be told from so many replications.
 
-Each target is held against a one-sided Student-t bound of its mean over replications (Law (2015), "Simulation Modeling
-and Analysis", section 9.4.1). To meet all targets each must be shown, so that no correction for their number is needed
-(an intersection-union test: Berger (1982), "Multiparameter hypothesis testing and acceptance sampling", Technometrics
-24). A setting is looked at several times, with more replications each time, until it is decided: the error is shared
-equally among the looks (Bonferroni), so that it holds whichever of them decides.
+Each target is held against an end of the interval of its mean over replications: of a share Student's, of a latency,
+which is skewed, that of a log-normal mean (Cox's, with Student's t: Olsson (2005), "Confidence intervals for the mean
+of a log-normal distribution", Journal of Statistics Education 13). To meet all targets each must be shown, so that no
+correction for their number is needed (an intersection-union test: Berger (1982), "Multiparameter hypothesis testing and
+acceptance sampling", Technometrics 24). A setting is looked at several times, with more replications each time, until
+it is decided: the error is shared equally among the looks (Bonferroni), so that it holds whichever of them decides.
+
+Waits of queues are more skewed still, and finite runs err to the low side. Of M/M/1 and M/M/4 whose mean or 90th
+percentile is the very limit, at loads of 0.5 to 0.8, of 16 replications, 3 to 9 % are said to meet it with 2,000
+requests a run (with Student's interval up to 12 %), and 2 to 5 % with 10,000, where 95 % confidence promises 2.5 %.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Value:
-    """Mean over replications of what a target is about, between its one-sided bounds; seconds, or a share."""
+    """Mean over replications of what a target is about, and the ends of its interval; seconds, or a share."""
 
     target: Target
     mean: float
@@ -91,6 +96,11 @@ class Judgement:
     num_skipped: int = 0
 
     @property
+    def strain(self) -> float:
+        """That of the target that is strained most (see ``Value.strain``)."""
+        return max((value.strain for value in self.values), default=0.0)
+
+    @property
     def worst(self) -> Value:
         """The target that is strained most."""
         return max(self.values, key=lambda value: value.strain)
@@ -120,8 +130,8 @@ class Rules:
 
     @property
     def error(self) -> float:
-        """The probability of a wrong verdict that each look may take."""
-        return (1 - self.confidence) / len(self.looks)
+        """The probability with which each look may err to one side: intervals have two."""
+        return (1 - self.confidence) / 2 / len(self.looks)
 
 
 def decide(candidate: Candidate, rules: Rules, evidence: Evidence) -> Judgement:
@@ -176,5 +186,16 @@ def _value(target: Target, outcomes: Sequence[Outcome], num_skipped: int, error:
         return Value(target, mean, mean, mean)
     from scipy import stats
 
-    half = float(stats.t.ppf(1 - error, len(found) - 1)) * spread
-    return Value(target, mean, mean - half, mean + half)
+    t = float(stats.t.ppf(1 - error, len(found) - 1))
+    if target.latency is None or not found.min() > 0:
+        return Value(target, mean, mean - t * spread, mean + t * spread)
+    return Value(target, mean, *_lognormal_bounds(found, t))
+
+
+def _lognormal_bounds(found: np.ndarray, t: float) -> tuple[float, float]:
+    """Ends of the interval for the mean of a log-normal sample: exp(y + s² / 2 ± t √(s² / n + s⁴ / 2 (n − 1)))."""
+    logs, number = np.log(found), len(found)
+    variance = float(logs.var(ddof=1))
+    middle = float(logs.mean()) + variance / 2
+    half = t * math.sqrt(variance / number + variance**2 / (2 * (number - 1)))
+    return math.exp(middle - half), math.exp(min(middle + half, 700.0))  # e ** 710 is no number

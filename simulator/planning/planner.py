@@ -60,6 +60,8 @@ def plan(
     try:
         search(space, Deciding(rules, evidence, findings.judgements))
         if findings.answer is not None:
+            evidence.stage = Stage.OPTIONS
+            _look_at_ties(findings, findings.answer.candidate)
             _ask_around(findings, findings.answer.candidate, draws_profile=draws_profile)
     except OutOfBudget:
         findings.stopped = Stopped.BUDGET
@@ -128,13 +130,22 @@ def _look_at_options(findings: Findings, answer: Candidate) -> None:
     deciding = Deciding(_quick(findings.rules), findings.evidence, findings.judgements)
     for candidate in _from(findings.space, answer.family, answer.cost)[1:2]:
         deciding(candidate)
-    others = [
-        _from(findings.space, number, answer.cost)
-        for number in range(len(findings.space.families)) if number != answer.family
-    ]  # fmt: skip
-    others = sorted((one for one in others if one), key=lambda one: (one[0].cost, one[0].place))
-    for candidates in others[:_MOST_OPTIONS]:
+    for candidates in _other_families(findings.space, answer):
         fewest_from(candidates, deciding)
+
+
+def _look_at_ties(findings: Findings, answer: Candidate) -> None:
+    """The settings of other families that cost as much: one of them may have more margin."""
+    deciding = Deciding(_quick(findings.rules), findings.evidence, findings.judgements)
+    for candidates in _other_families(findings.space, answer):
+        if candidates[0].cost == answer.cost:
+            deciding(candidates[0])
+
+
+def _other_families(space: Space, answer: Candidate) -> list[Sequence[Candidate]]:
+    """Of a few other families the settings that cost at least as much as the answer, from the cheapest on."""
+    others = [_from(space, number, answer.cost) for number in range(len(space.families)) if number != answer.family]
+    return sorted((one for one in others if one), key=lambda one: (one[0].cost, one[0].place))[:_MOST_OPTIONS]
 
 
 def _draw_profiles(findings: Findings, answer: Candidate) -> Draws:

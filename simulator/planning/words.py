@@ -67,6 +67,8 @@ def _closest(findings: Findings) -> str:
     if found.unstable:
         return f"The closest is {found.candidate.label}, whose queues grow as long as requests come."
     worst = found.worst
+    if found.verdict != Verdict.MISSES:
+        return f"The closest is {found.candidate.label}, which may: {found.num_replications} replications do not tell."
     return f"The closest is {found.candidate.label}, with {name_of(worst.target)} at {measured(worst)}."
 
 

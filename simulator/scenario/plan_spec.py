@@ -171,9 +171,10 @@ class PlanSpec(Spec):
     this ``confidence``. ``budget`` is the most runs that it may take.
     """
 
-    targets: Annotated[dict[str, dict[str, float]], BeforeValidator(_read_targets)] = Field(
-        description="a mapping of tenants to targets"
-    )
+    targets: Annotated[
+        dict[str, dict[str, float]],
+        BeforeValidator(_read_targets, json_schema_input_type=dict[str, dict[str, float | str]]),
+    ] = Field(description="a mapping of tenants to targets")
     free: Annotated[dict[str, Any], BeforeValidator(_read_free)] = Field(description="a mapping of keys to values")
     cost: CostSpec = CostSpec(npu_hour=1.0)
     confidence: Share = Field(default=0.95, ge=0.5, le=0.9999)
