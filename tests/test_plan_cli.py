@@ -200,6 +200,16 @@ def test_a_goodput_share_needs_targets_to_be_within() -> None:
         parse(text({"targets": {"chat": {"goodput_share": 0.9}}}, workload=workload))
 
 
+def test_a_tenant_may_go_where_nobody_plans() -> None:
+    """In a variant, say: the plan's targets for it are no mistake there, but are one for a plan of that variant."""
+    workload = yaml.safe_load(CHAT)["workload"]
+    workload["tenants"].append({**workload["tenants"][0], "name": "other"})
+    alone = {"workload.tenants": [workload["tenants"][1]]}
+    variant = parse(text(workload=workload, variants={"all": {}, "alone": alone})).variant("alone")
+    with pytest.raises(InputError, match="plan.targets: there is no tenant 'chat'"):
+        plan(variant, Processes(1))
+
+
 def test_a_target_about_nothing_is_said() -> None:
     """Answers of one token have no pace."""
     workload = yaml.safe_load(CHAT)["workload"]

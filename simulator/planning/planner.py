@@ -17,7 +17,7 @@ from simulator.planning.outcome import Outcome
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.scenario import Scenario
-from simulator.scenario.plan_spec import PlanSpec
+from simulator.scenario.plan_spec import PlanSpec, check
 from simulator.uncertainty import uncertainty_of
 
 # Other families that are looked at for what else there is, and how often a setting that is not the answer is run.
@@ -93,6 +93,7 @@ def read_rules(scenario: Scenario) -> Rules:
 def _spec(scenario: Scenario) -> PlanSpec:
     if scenario.plan is None:
         raise InputError("plan: missing, expected a mapping with targets and free (cluster.instances: 1..16)")
+    check(scenario.plan, scenario.workload.tenants)  # a variant may have other tenants
     return scenario.plan
 
 

@@ -1,7 +1,7 @@
 """Scenarios: `load` a file or `parse` a text into a frozen `Scenario`; anything wrong is one line.
 
-Reading order: ``model`` (what can be said), ``changes`` and ``variants`` (the same said otherwise), ``strict_yaml``
-(how it is read), ``problems`` (how errors are worded).
+Reading order: ``model`` (what can be said; ``plan_spec``: to plan by), ``changes``, ``variants`` and ``offered_load``
+(the same said otherwise), ``strict_yaml`` (how it is read), ``problems`` (how errors are worded).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from simulator.errors import InputError
-from simulator.scenario import problems, strict_yaml
+from simulator.scenario import plan_spec, problems, strict_yaml
 from simulator.scenario.model import ClusterSpec, Scenario
 from simulator.scenario.variants import Setting
 
@@ -44,6 +44,8 @@ def parse(text: str, where: str = "scenario", base_dir: str | Path = ".") -> Sce
     scenario._base_dir = Path(base_dir)
     try:
         scenario.check()
+        if scenario.plan is not None:  # not of every change to it: only a plan looks at it
+            plan_spec.check(scenario.plan, scenario.workload.tenants)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return scenario

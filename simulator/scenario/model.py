@@ -29,7 +29,7 @@ from simulator.errors import InputError, nearest
 from simulator.eviction import POLICIES, VLLM, EvictionSpec, parse_eviction
 from simulator.profile import Profile, load_profile
 from simulator.routing import RoutingSpec, parse_routing
-from simulator.scenario import changes, plan_spec, problems, variants
+from simulator.scenario import changes, problems, variants
 from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.variants import Setting
 from simulator.units import Count, PositiveCount, count
@@ -245,8 +245,6 @@ class Scenario(BaseModel):
         for index, spec in enumerate(self.routing):
             if problem := _idle_routing(spec, self.workload.tenants):
                 raise InputError(f"routing[{index}]: {spec.policy} {problem}")
-        if self.plan is not None:
-            plan_spec.check(self.plan, self.workload.tenants)
         variants.check(self)
 
     def changed(
