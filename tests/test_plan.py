@@ -170,7 +170,8 @@ def test_the_answer_is_that_of_brute_force_at_a_fifth_of_its_runs(name: str) -> 
     best = min(met, key=lambda one: (one.cost, one.place))
     assert sum(everything.num_runs.values()) == len(space.candidates) * 10
     evidence, judged = Evidence(executor), {}
-    search(space, Deciding(rules, evidence, judged))
+    deciding = Deciding(rules, evidence, judged)
+    search(space, deciding, deciding.strain)
     shown = [one.candidate for one in judged.values() if one.verdict == Verdict.MEETS]
     found = min(shown, key=lambda one: (one.cost, one.place))
     print(f" {found.label}: {sum(evidence.num_runs.values())} of {sum(everything.num_runs.values())}", end="")
@@ -231,6 +232,14 @@ def test_a_search_finds_the_cheapest_and_settles_all_that_is_cheaper(seed: int) 
     assert {one.place for one in findings.undecided} == may
     most = sum(2 + truth.num_open + math.log2(len(family)) for family in space.families)
     assert len(truth.found) <= most
+
+
+def test_of_many_kinds_at_one_price_the_one_that_looks_best_is_decided_first() -> None:
+    """Twenty settings without a number of instances to choose, of which the last two meet the targets."""
+    space = Space(tuple((candidate(1, 1.0, place, place),) for place in range(20)), ())
+    truth = Truth({family: 1 if family >= 18 else 2 for family in range(20)})
+    search(space, truth, lambda one: -one.place)
+    assert list(truth.found) == [19]
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -144,13 +144,18 @@ def decide(candidate: Candidate, rules: Rules, evidence: Evidence) -> Judgement:
 
 
 def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Judgement:
-    """What these replications, two at least, tell of the setting. Raises InputError for a target about nothing."""
+    """What these replications, two at least, tell of the setting: nothing before there are as many as the first look
+    has. Raises InputError for a target about nothing.
+    """
     series = {"": [outcome.warmup_series for outcome in outcomes]}
     steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary)
-    unstable, too_short, skipped = bool(steady.unstable), bool(steady.too_short), steady.num_skipped
+    is_looked_at = len(outcomes) >= rules.looks[0]
+    unstable, too_short, skipped = bool(steady.unstable), is_looked_at and bool(steady.too_short), steady.num_skipped
     values = tuple(_value(target, outcomes, skipped, rules.error) for target in rules.targets)
     verdicts = {value.verdict for value in values}
-    if unstable or Verdict.MISSES in verdicts:
+    if not is_looked_at:
+        verdict = Verdict.OPEN
+    elif unstable or Verdict.MISSES in verdicts:
         verdict = Verdict.MISSES
     elif too_short or Verdict.OPEN in verdicts:
         verdict = Verdict.OPEN

@@ -23,6 +23,8 @@ from simulator.uncertainty import uncertainty_of
 # Other families that are looked at for what else there is, and how often a setting that is not the answer is run.
 _MOST_OPTIONS = 4
 _QUICK = 8
+# Replications that tell which of many kinds of settings to decide first.
+_SHORT = 2
 
 
 @dataclass
@@ -37,6 +39,10 @@ class Deciding:
         if candidate.place not in self.found:
             self.found[candidate.place] = decide(candidate, self.rules, self.evidence)
         return self.found[candidate.place]
+
+    def strain(self, candidate: Candidate) -> float:
+        """How strained its targets look after a short look (see ``Judgement.strain``)."""
+        return judge(candidate, self.rules, self.evidence.need(candidate, _SHORT)).strain
 
 
 def plan(
@@ -58,7 +64,8 @@ def plan(
     evidence = Evidence(executor, _spec(scenario).budget, progress)
     findings = Findings(experiment.describe(scenario), space, rules, evidence)
     try:
-        search(space, Deciding(rules, evidence, findings.judgements))
+        deciding = Deciding(rules, evidence, findings.judgements)
+        search(space, deciding, deciding.strain)
         if findings.answer is not None:
             evidence.stage = Stage.OPTIONS
             _look_at_ties(findings, findings.answer.candidate)

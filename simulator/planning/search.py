@@ -1,4 +1,6 @@
-"""Which settings are looked at: bisection over instances, from family to family only below the best price so far."""
+"""Which settings are looked at: bisection over instances, from family to family only below the best price so far, and
+the families that look best first.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,38 @@ from simulator.planning.judging import Judgement, Verdict
 from simulator.planning.space import Candidate, Space
 
 Decide = Callable[[Candidate], Judgement]
+Screen = Callable[[Candidate], float]
+
+# Of as many families that begin at one price a short look at each pays.
+_MANY = 3
 
 
-def search(space: Space, decide: Decide) -> None:
+def search(space: Space, decide: Decide, screen: Screen | None = None) -> None:
     """Have every setting decided that the answer rests on.
 
     Within a family more instances are taken never to be worse: the fewest that meet are found by bisection. The first
     setting that is asked for of each later family is the dearest below the best price so far: where that misses, the
-    whole family is out. Families come in order of their cheapest setting. What is dearer than the answer, or as dear,
-    is not looked at here.
+    whole family is out. Families come in order of their cheapest setting; those that are alike in it in the order of
+    ``screen`` (less is better) of the setting in their middle. What is dearer than the answer, or as dear, is not
+    looked at here.
     """
     best: Candidate | None = None
-    for family in sorted(space.families, key=lambda family: (family[0].cost, family[0].family)):
+    for family in _ordered(space, screen):
         below = [candidate for candidate in family if best is None or candidate.cost < best.cost]
         found = _fewest(below, decide, from_the_top=best is not None)
         if found is not None:
             best = found
+
+
+def _ordered(space: Space, screen: Screen | None) -> list[tuple[Candidate, ...]]:
+    prices = [family[0].cost for family in space.families]
+
+    def looks(family: tuple[Candidate, ...]) -> float:
+        if screen is None or prices.count(family[0].cost) < _MANY:
+            return 0.0
+        return screen(family[len(family) // 2])
+
+    return sorted(space.families, key=lambda family: (family[0].cost, looks(family), family[0].family))
 
 
 def _fewest(candidates: Sequence[Candidate], decide: Decide, *, from_the_top: bool) -> Candidate | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Stage
 from simulator.planning.headroom import binding
-from simulator.planning.judging import Judgement, Value, Verdict
+from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
 from simulator.wording import basis_of
@@ -200,6 +200,8 @@ def quantity(target: Target, value: float) -> str:
 
 def status(one: Judgement) -> str:
     """The verdict on a setting in a few words."""
+    if one.num_replications < FIRST_LOOK and one.verdict == Verdict.OPEN:
+        return "not decided"
     if one.unstable:
         return "unstable"
     if one.too_short and one.verdict == Verdict.OPEN:
