@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from simulator import cli
 from simulator.errors import InputError
 from simulator.executors import Processes
 from simulator.planning import report, words
-from simulator.planning.answer import Stopped
+from simulator.planning.answer import Findings, Stopped
 from simulator.planning.evidence import Evidence, Stage
 from simulator.planning.judging import Verdict
 from simulator.planning.nines import one_more
@@ -85,6 +86,33 @@ def test_the_cost_of_tokens_is_the_price_over_what_is_served(file: Path) -> None
     tokens_per_h = sum(one.facts["output_tokens_per_s"] for one in outcomes) / len(outcomes) * 3600
     assert findings.cost_of_tokens() == pytest.approx(findings.answer.candidate.cost / tokens_per_h * 1e6)
     assert findings.cost_of_tokens("total") < findings.cost_of_tokens()
+
+
+def test_json_is_all_that_is_printed_where_it_is_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", file, "--jobs", "1", "--limit", "40", "--json", "-o", file.parent / "plan") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["answer"]["label"] in found["verdict"]
+    assert found["confidence"] == 0.95
+
+
+def test_a_margin_within_the_error_of_the_profile_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = plan(load(file).changed(limit=40), Processes(1), draws_profile=False)
+    assert findings.margin is not None
+    for error, said in ((findings.margin.margin + 0.01, True), (findings.margin.margin - 0.01, False), (None, False)):
+        monkeypatch.setattr(Findings, "profile", {"held_out_error": error})
+        assert any("measure before you buy" in line for line in words.notes(findings)) == said
+
+
+def test_more_instances_that_do_worse_are_pointed_out(file: Path) -> None:
+    """More are taken never to be worse; where runs say otherwise, so does the answer."""
+    findings = plan(load(file).changed(limit=40), Processes(1), draws_profile=False)
+    answer = findings.answer
+    assert answer is not None
+    assert not findings.surprises
+    many = next(one for one in findings.space.candidates if one.instances > answer.candidate.instances)
+    findings.judgements[many.place] = replace(answer, candidate=many, verdict=Verdict.MISSES)
+    said = f"met by {answer.candidate.label} and not by {many.label}: more instances are not always better here"
+    assert any(said in line for line in words.notes(findings))
 
 
 def test_no_setting_meets_an_impossible_target_and_the_closest_is_named(

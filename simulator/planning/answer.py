@@ -139,9 +139,11 @@ class Findings:
             return None
         return self.answer.candidate.cost / self.at_its_load.facts[f"{kind}_tokens_per_s"] / 3600 * 1e6
 
-    @property
+    @cached_property
     def profile(self) -> Mapping[str, Any]:
-        """That of the answer or, where there is none, of the scenario (see ``comparison.Provenance``)."""
+        """That of the answer or, where there is none, of the scenario (see ``comparison.Provenance``); ask when it is
+        found.
+        """
         return self.provenance.profile if self.answer is None else describe(self.answer.candidate.scenario).profile
 
     def support_shares(self) -> dict[str, float]:

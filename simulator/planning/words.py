@@ -141,6 +141,10 @@ def _draws(findings: Findings) -> Iterator[str]:
 
 
 def _cautions(findings: Findings) -> Iterator[str]:
+    error, margin = findings.profile.get("held_out_error"), findings.margin
+    if margin is not None and error is not None and margin.margin < error:
+        yield (f"The margin of {margin.margin:.0%} is less than what the profile is known to err (up to {error:.0%} on "
+               "what it was not fitted to): measure before you buy.")  # fmt: skip
     short = [one.candidate for one in findings.judgements.values() if one.too_short]
     if short:
         yield (f"Runs are too short for the load of {_listed(short)}: a longer workload would tell more than more "
