@@ -343,6 +343,19 @@ def test_a_budget_is_kept_and_said(budget: int) -> None:
     assert (findings.stage == Stage.SEARCH) == (not findings.is_searched)
 
 
+def test_requests_that_come_all_at_once_have_no_rate_and_no_price_a_token(tmp_path: Path) -> None:
+    workload = yaml.safe_load(CHAT)["workload"]
+    workload["tenants"][0]["synthetic"] |= {
+        "arrivals": {"process": "batch", "size": 500, "every": "1 h"}, "num_requests": 20,
+    }  # fmt: skip
+    findings = plan(parse(text({"targets": {"chat": {"e2e_p90": "5 s"}}}, workload=workload)), Processes(1))
+    assert findings.answer is not None
+    said = list(words.notes(findings))
+    assert not any("million" in line or "nan" in line for line in said)
+    assert {path.name for path in report.write(findings, tmp_path)} == {"plan.json", "runs.parquet", "cost.svg"}
+    assert json.loads((tmp_path / "plan.json").read_text())["cost_per_million_tokens"] is None
+
+
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     """Everybody hangs up: no latency is finite."""
     workload = yaml.safe_load(CHAT)["workload"]

@@ -27,7 +27,9 @@ def figures(findings: Findings) -> dict[str, Figure]:
     drawn = {}
     if findings.judgements:
         drawn["cost"] = _cost(findings)
-    if findings.headroom is not None and len(findings.headroom.points) > 1:
+    points = findings.headroom.points if findings.headroom is not None else ()
+    # Where all requests come at once there is no rate.
+    if len(points) > 1 and all(math.isfinite(point.facts["requests_per_s"]) for point in points):
         drawn["load"] = _load(findings)
     return drawn
 
