@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.errors import InputError
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
 from simulator.statistics import PERCENTILES, percentiles
 
@@ -117,9 +118,13 @@ class RunResult:
         return _known(last - self.requests["arrival_s"].min())
 
     def after(self, num_skipped: int) -> RunResult:
-        """The result without its first ``num_skipped`` requests in order of arrival."""
+        """The result without its first ``num_skipped`` requests in order of arrival. Raises InputError where that is
+        all of them.
+        """
         if not num_skipped:
             return self
+        if num_skipped >= (number := len(self.requests)):
+            raise InputError(f"warmup: got {num_skipped:,}, a run has {number:,} requests, expected fewer than that")
         kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
         requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
         return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)

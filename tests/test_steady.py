@@ -139,6 +139,10 @@ def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
     assert not grows(waits(1, 1.2, (2, 2_000), rng)), "two replications cannot tell"
 
 
+def test_of_a_run_without_requests_nothing_is_told():
+    assert is_too_short(np.empty((4, 0)))
+
+
 def test_mser5_cuts_a_start_that_is_not_like_the_rest_and_nothing_else():
     """A level that decays over the first 300 of 5,000 observations; the same noise without it; too few of them."""
     rng = stream(5, "mser")
@@ -209,6 +213,12 @@ def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
     assert comparison.summaries["random"][0]["ttft_mean_s"] == pytest.approx(last["ttft_s"].mean())
     assert whole.summaries["random"][0]["num_requests"] == 400
     assert any("first 150 requests" in line for line in notes(comparison))
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="^warmup: got 400, a run has 400 requests, expected fewer than that$"):
+        _ = compared(tmp_path, "2", warmup=400).counted
+    assert len(compared(tmp_path, "2", warmup=399).counted[0].requests) == 1
 
 
 @pytest.mark.parametrize("wrong", ["soon", -1, 1.5])
