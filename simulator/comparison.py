@@ -257,7 +257,7 @@ class Comparison:
             elif best is not None and self.wins(best, shown):
                 wins.setdefault(best, []).append(self._superlative(best, shown))
             elif best is not None and (beaten := _beaten_by(best, pairs)):
-                against = _listed([self.names[policy] for policy in self.policies if policy in beaten])
+                against = listed([self.names[policy] for policy in self.policies if policy in beaten])
                 value = self._value(best, shown)
                 leads.setdefault(best, []).append(f"{shown.label} ({value}; shown against {against})")
             else:
@@ -266,14 +266,14 @@ class Comparison:
                     f"no {self.noun} is shown to be best in {shown.label}, "
                     f"though {num_shown} of {len(pairs)} pairs differ"
                 )
-        said = [f"{self.names[policy]} has {_listed(won)}" for policy, won in wins.items()]
+        said = [f"{self.names[policy]} has {listed(won)}" for policy, won in wins.items()]
         said += [
-            f"{self.names[policy]} leads, but is not shown to beat every other {self.noun}, in {_listed(led)}"
+            f"{self.names[policy]} leads, but is not shown to beat every other {self.noun}, in {listed(led)}"
             for policy, led in leads.items()
         ]
         said += unordered
         if undecided:
-            said.append(f"no {self.noun} is shown to differ in {_listed(undecided, 'or')}")
+            said.append(f"no {self.noun} is shown to differ in {listed(undecided, 'or')}")
         return f"{'; '.join(said)}."
 
     def wins(self, policy: str, shown: Shown) -> bool:
@@ -349,7 +349,7 @@ class Comparison:
             best = self._best(shown)
             if best is not None and len(values) > 1:
                 leads.setdefault(best, []).append(self._superlative(best, shown))
-        seen = "; ".join(f"{self.names[policy]} has {_listed(led)}" for policy, led in leads.items())
+        seen = "; ".join(f"{self.names[policy]} has {listed(led)}" for policy, led in leads.items())
         return (
             f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): "
             f"{seen or f'every {self.noun} is alike'}."
@@ -396,5 +396,6 @@ def _decimals(value: float, significant: int) -> int:
     return max(0, min(6, significant - 1 - exponent))
 
 
-def _listed(words: Sequence[str], conjunction: str = "and") -> str:
+def listed(words: Sequence[str], conjunction: str = "and") -> str:
+    """``a, b and c``, of one word or more."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from simulator.comparison import COMPARED, Comparison, VariantProvenance
+from simulator.comparison import COMPARED, Comparison, VariantProvenance, listed
 from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY
@@ -204,16 +204,25 @@ def _profile_lines(comparison: Comparison) -> list[str]:
 
 
 def _pairing_lines(comparison: Comparison) -> list[str]:
-    """What serving the same requests bought."""
+    """What serving the same requests bought, where there are intervals at all."""
+    without = comparison.steady_state.too_short
+    pairs = [pair for pair in comparison.pairs() if not without & {pair.first, pair.second}]
     ratios = {
-        shown.label: [pair.width_ratio for pair in comparison.pairs() if pair.metric == shown.key and pair.width_ratio]
+        shown.label: [pair.width_ratio for pair in pairs if pair.metric == shown.key and pair.width_ratio]
         for shown in COMPARED
     }
     middle = {label: median(found) for label, found in ratios.items() if found}
-    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items()]
-    if not said:
+    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items() if ratio > 1]
+    left = [label for label, ratio in middle.items() if ratio <= 1]
+    if not middle:
         return []
-    return [f"Serving the same requests makes the intervals of differences narrower, by the median {', '.join(said)}."]
+    if not said:
+        not_in = listed(left, "or")
+        return [f"Serving the same requests does not make the intervals of differences narrower in {not_in}."]
+    rest = f"; not in {listed(left, 'or')}" if left else ""
+    return [
+        f"Serving the same requests makes the intervals of differences narrower, by the median {', '.join(said)}{rest}."
+    ]
 
 
 def _hang_up_lines(comparison: Comparison) -> list[str]:

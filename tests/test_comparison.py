@@ -7,7 +7,9 @@ import json
 import pytest
 
 from simulator.comparison import show
-from simulator.statistics import Estimate
+from simulator.statistics import Difference, Estimate
+from simulator.steady import SteadyState
+from simulator.wording import notes
 from tests.drawn_results import draw_comparison
 
 TWO = {"slow": 1.5, "fast": 1.0}
@@ -78,6 +80,34 @@ def test_a_metric_that_one_replication_lacks_is_not_estimated() -> None:
     comparison.summaries["fast"][1]["ttft_p90_s"] = None
     assert comparison.estimate("fast", "ttft_p90_s") is None
     assert all(pair.metric != "ttft_p90_s" for pair in comparison.pairs())
+
+
+def what_pairing_bought(too_short: frozenset[str] = frozenset(), **times: float) -> list[str]:
+    """The notes of a comparison whose intervals would be so many times as wide without common random numbers."""
+    comparison = draw_comparison()
+    first, second = comparison.policies[:2]
+    comparison.__dict__["_differences"] = [
+        Difference(metric, first, second, Estimate(0.0, 1.0, 5), p_value=1.0, unpaired_half_width=wider)
+        for metric, wider in times.items()
+    ]
+    comparison.__dict__["steady_state"] = SteadyState(too_short=too_short)
+    return [line for line in notes(comparison) if line.startswith("Serving the same requests")]
+
+
+def test_wider_is_not_called_narrower() -> None:
+    said = "Serving the same requests makes the intervals of differences narrower, by the median "
+    assert what_pairing_bought(ttft_p90_s=3.0) == [f"{said}3.0 times (p90 TTFT)."]
+    assert what_pairing_bought(ttft_p90_s=0.5, tpot_p90_s=20.0, hit_rate=0.9) == [
+        f"{said}20 times (p90 TPOT); not in p90 TTFT or hit rate."
+    ]
+    assert what_pairing_bought(ttft_p90_s=0.5) == [
+        "Serving the same requests does not make the intervals of differences narrower in p90 TTFT."
+    ]
+
+
+def test_without_intervals_nothing_is_said_of_their_width() -> None:
+    every = frozenset(draw_comparison().policies)
+    assert what_pairing_bought(every, ttft_p90_s=3.0) == []
 
 
 def test_the_json_is_plain_and_complete() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from simulator.comparison import listed
 from simulator.explain.parts import NAMES, OWN, PARTS, PREEMPTED, REASONS, SHARED, STEP
 from simulator.explain.words import counted, duration
 
@@ -74,7 +75,7 @@ class Story:
             yield f"It queued {duration(total_s)} {reasons[0]}{behind}."
         else:
             each = [f"{duration(waits[name])} {why}" for name, why in zip(longest, reasons, strict=True)]
-            yield f"It queued {duration(total_s)}{behind}: {_listed(each)}."
+            yield f"It queued {duration(total_s)}{behind}: {listed(each)}."
         prompts = self._prompts(row, self._others(row, self._chunks(row, row.queued_s, row.first_scheduled_s)))
         if prompts:
             yield f"Meanwhile the engine computed {prompts}."
@@ -89,7 +90,7 @@ class Story:
             prompts = self._prompts(row, self._others(row, chunks[together]))
             num_decodes = int(mine["num_decodes"].max())
             found = [f"up to {counted(num_decodes, 'decode')}"] if num_decodes else []
-            beside = f"; {_listed([*found, *([prompts] if prompts else [])])} beside it add {duration(shared_s)}"
+            beside = f"; {listed([*found, *([prompts] if prompts else [])])} beside it add {duration(shared_s)}"
         yield f"Its own prefill, in {counted(len(mine), 'step')}, takes {duration(own_s)} alone{beside}."
         if self._matters(row, row.others_s):
             prompts = self._prompts(row, self._others(row, chunks[~together]))
@@ -143,11 +144,7 @@ class Story:
         rest = others[_MAX_NAMED:]
         if rest:
             named.append(f"{len(rest):,} more ({duration(sum(other['seconds'] for other in rest))})")
-        return f"the prompt{'' if len(others) == 1 else 's'} of {_listed(named)}"
+        return f"the prompt{'' if len(others) == 1 else 's'} of {listed(named)}"
 
     def _whose(self, other: dict[str, Any]) -> str:
         return f" of {other['tenant']}" if len(self._explained.tenants) > 1 else ""
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulator.comparison import Comparison
+from simulator.comparison import Comparison, listed
 from simulator.whatif.answer import WITHIN_TARGETS, Row, rows, tenant_rows
 from simulator.whatif.asked import BEFORE, Case
 
@@ -71,7 +71,7 @@ def _changes(comparison: Comparison, label: str, tested: Sequence[Row]) -> Itera
             by = "" if row.as_ratio and (bounds := row.bounds()) and bounds[0] >= _TWICE else "by "
             yield f"{row.shown.label} {'rises' if _rises(row) else 'falls'} {by}{_amount(row)}, {_values(row)}"
     if alike := [row.shown.label for row in known if not row.is_shown]:
-        yield f"no change is shown in {_listed(alike, 'or')}"
+        yield f"no change is shown in {listed(alike, 'or')}"
 
 
 def _without_intervals(comparison: Comparison, label: str, known: Sequence[Row]) -> Iterator[str]:
@@ -114,7 +114,3 @@ def _percent(share: float) -> str:
 def _number(value: float) -> str:
     """Three digits, and whole numbers from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _listed(words: Sequence[str], conjunction: str) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
