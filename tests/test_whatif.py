@@ -217,6 +217,9 @@ MISTAKES = [
     (["workload.tenants.chat.priority=-1"], "workload.tenants.chat.priority=-1: workload.tenants[0].priority: got -1, "
      "which changes nothing without engine.scheduling_policy: priority"),
     (["instances=+1", "instances=-1"], "the changes together change nothing"),
+    (["instances=3", "cluster.instances=4"], "cluster.instances=4: sets what instances=3 sets, expected one of the "
+     "two"),
+    (["rate=2x", "rate=50%"], "rate=50%: sets what rate=2x sets, expected one of the two"),
 ]  # fmt: skip
 
 
@@ -230,6 +233,8 @@ def test_mistakes(texts: list[str], line: str) -> None:
 def test_each_change_is_there_once() -> None:
     with pytest.raises(InputError, match=r"^rate=200%: the same as rate=2x, expected each change once$"):
         ask(small(), ["rate=2x", "rate=200%"], each=True)
+    with pytest.raises(InputError, match=r"^rate=2x: the same as rate=2x, expected each change once$"):
+        ask(small(), ["rate=2x", "rate=2x"], each=True)
 
 
 # What before and after have in common

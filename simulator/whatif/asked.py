@@ -16,6 +16,8 @@ from simulator.whatif.numbers import factor, relative, times
 
 BEFORE, _AFTER = "before", "after"
 _INSTANCES, _BLOCKS = ("cluster", "instances"), ("engine", "num_gpu_blocks_override")
+_SHORT = {"instances": _INSTANCES, "kv_memory": _BLOCKS}
+_OF_TENANTS = ("with", "without")
 _EXPECTED = "rate=2x, instances=-1, kv_memory=50%, with=TENANT, without=TENANT or KEY=VALUE"
 _LONGEST_LABEL = 40
 _LONGEST_VALUE = 60
@@ -71,12 +73,15 @@ def ask(scenario: Scenario, texts: Sequence[str], *, each: bool = False) -> tupl
         cases = tuple(Case(_label(text, number), (read_change(scenario, text),)) for number, text in enumerate(texts))
     else:
         cases = (Case(_AFTER, tuple(_one_after_the_other(scenario, texts))),)
+        _check_keys(texts)
     seen = {_effect(scenario): BEFORE}
     for case in cases:
         _check(case)
-        if (other := seen.setdefault(_effect(case.scenario), case.label)) != case.label:
+        found = _effect(case.scenario)
+        if (other := seen.get(found)) is not None:
             raise InputError("the changes together change nothing" if other == BEFORE
                              else f"{case.label}: the same as {other}, expected each change once")  # fmt: skip
+        seen[found] = case.label
     return cases
 
 
@@ -123,6 +128,22 @@ def _check(case: Case) -> None:
         case.scenario.check()
     except InputError as error:
         raise InputError(f"{', '.join(change.text for change in case.changes)}: {error}") from None
+
+
+def _check_keys(texts: Sequence[str]) -> None:
+    """Raise InputError for a change that another one would undo: of a key that it sets outright, or of a rate, where
+    each factor meets the end of the stream (``--limit``) again.
+    """
+    seen: dict[KeyPath, str] = {}
+    for text in map(str.strip, texts):
+        key, _, value = (part.strip() for part in text.partition("="))
+        if key in _OF_TENANTS:
+            continue
+        is_rate = key == "rate" or key.startswith("rate.")
+        path = (key,) if is_rate else _SHORT.get(key) or read_path(key)
+        if path in seen and (is_rate or relative(value) is None):
+            raise InputError(f"{text}: sets what {seen[path]} sets, expected one of the two")
+        seen[path] = text
 
 
 def _effect(scenario: Scenario) -> tuple[object, ...]:
