@@ -135,6 +135,10 @@ def test_figure_and_tables_are_written(small, tmp_path):
     assert (folder / "hit_curve.svg").read_text() == drawn
 
 
+def test_one_request_is_one(tmp_path):
+    assert "one.jsonl: 1 request, 10 prompt tokens\n" in kvcast(file_of(tmp_path / "one.jsonl", row(0, 10, 1)))
+
+
 def test_many_policies_get_a_table_of_their_own(small):
     printed = kvcast(small, "--policy", "lfu", "--policy", "lfu:counts=kept", "--policy", "fifo")
     headings = [line.split() for line in printed.splitlines() if "blocks  " in line]
@@ -142,6 +146,13 @@ def test_many_policies_get_a_table_of_their_own(small):
         ["blocks", "tokens", "of", "all", "lru", "of", "blocks"],
         ["blocks", "lru", "lfu", "lfu(counts=kept)", "fifo", "belady"],
     ]
+
+
+def test_shares_of_tenants_are_written_as_in_a_scenario():
+    """A tenant whose idle blocks may take nothing leaves a pool to the others, who hit more than beside it."""
+    scenario = ROOT / "scenarios" / "reserved_cache.yaml"
+    point = numbers(scenario, "--at", "1k", "--policy", "quota:limit={noisy: 0%, regular: 1}")["curve"][0]
+    assert point["quota(limit={noisy: 0.0, regular: 1.0})"]["num_hits"] > point["lru"]["num_hits"]
 
 
 def test_no_repeated_prefix_is_said(tmp_path):
@@ -199,6 +210,8 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         (("--policy", "lru"), "--policy: got lru, expected another policy"),
         (("--policy", "lfu:kept"), "--policy lfu: got 'kept', expected PARAMETER=VALUE"),
         (("--policy", "lfu:count=kept"), "count: unknown parameter (did you mean 'counts'?)"),
+        (("--policy", "quota:limit=[5%]"), "quota: limit: got ['5%']"),
+        (("--policy", "quota:limit={chat: 5%, other: 1}"), "--policy quota: there is no tenant 'chat'"),
         (("--policy", "ttl:ttl=30s"), "--policy ttl: goes by sessions, and no request has one"),
         (("--option", "block_tokens=16"), "format mooncake has no option 'block_tokens'"),
     ],

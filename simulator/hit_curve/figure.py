@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simulator.hit_curve.study import Study
+from simulator.trace_tools.words import counted
 
 _NUM_POINTS = 300
 _DASHES = ("--", "-.", ":")
@@ -23,7 +24,8 @@ def figure_of(found: Study) -> Figure:
         _curve(axes[0], found)
         if found.routed:
             _instances(axes[1], found)
-        figure.suptitle(f"{found.name}: {found.lru.num_requests:,} requests", x=0.01, horizontalalignment="left")
+        what = f"{found.name}: {counted(found.lru.num_requests, 'request')}"
+        figure.suptitle(what, x=0.01, horizontalalignment="left")
         sns.despine(fig=figure)
     return figure
 
@@ -54,6 +56,8 @@ def _curve(axes: Axes, found: Study) -> None:
         xscale="log", xlabel=f"one cache [blocks of {whole.counting.block_size:,} tokens]", ylabel=what, ylim=(0, None)
     )
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    within_a_decade = dense[-1] < 10 * dense[0]  # where hardly a power of ten is in sight, what lies between has labels
+    axes.xaxis.set_minor_formatter(axes.xaxis.get_major_formatter() if within_a_decade else ticker.NullFormatter())
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
     axes.legend(frameon=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from simulator.errors import InputError, nearest
@@ -9,12 +10,16 @@ from simulator.eviction import POLICIES, VLLM, EvictionSpec, make_policy, parse_
 from simulator.eviction.replay import hits
 from simulator.hit_curve.lru import Lru
 from simulator.hit_curve.sample import Sample
+from simulator.scenario import strict_yaml
 
+_BETWEEN = re.compile(r",(?![^{]*\})")  # a comma outside of braces
 BOUND = parse_eviction("belady")
 
 
 def parse_policies(given: Sequence[str]) -> tuple[EvictionSpec, ...]:
-    """``lfu`` or ``lfu:counts=lost,...``. Raises InputError, one line."""
+    """``lfu``, ``lfu:counts=lost,...`` or ``quota:limit={chat: 5%, ...}``, values as in YAML. Raises InputError, one
+    line.
+    """
     found: list[EvictionSpec] = []
     for text in given:
         name, _, rest = text.partition(":")
@@ -23,11 +28,11 @@ def parse_policies(given: Sequence[str]) -> tuple[EvictionSpec, ...]:
         if name not in POLICIES:
             raise InputError(f"--policy: unknown policy {name!r}{nearest(name, set(POLICIES) - {'lru'})}")
         entry: dict[str, object] = {"policy": name}
-        for part in rest.split(",") if rest else ():
+        for part in _BETWEEN.split(rest) if rest else ():
             key, equals, value = part.partition("=")
             if not equals:
                 raise InputError(f"--policy {name}: got {part!r}, expected PARAMETER=VALUE")
-            entry[key] = value
+            entry[key] = strict_yaml.read(f"value: {value}", f"--policy {name}: {key}")["value"]
         found.append(parse_eviction(entry))
     return tuple(found)
 
@@ -38,9 +43,12 @@ def with_bound(specs: Sequence[EvictionSpec]) -> tuple[EvictionSpec, ...]:
     return (*found.values(), BOUND)
 
 
-def check_sessions(specs: Sequence[EvictionSpec], sample: Sample) -> None:
-    """Raises InputError for a policy that goes by sessions where no request has one."""
+def check_policies(specs: Sequence[EvictionSpec], sample: Sample, tenants: Sequence[str]) -> None:
+    """Raises InputError for a policy that goes by sessions or tenants which no request has."""
     for spec in specs:
+        for name in spec.params.tenants:
+            if name not in tenants:
+                raise InputError(f"--policy {spec.policy}: there is no tenant {name!r}{nearest(name, tenants)}")
         if POLICIES[spec.policy].needs_sessions and all(visitor.session is None for visitor in sample.visitors):
             raise InputError(f"--policy {spec.policy}: goes by sessions, and no request has one")
 

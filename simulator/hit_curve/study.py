@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.eviction import EvictionSpec
 from simulator.hit_curve.lru import Lru, lru
-from simulator.hit_curve.policies import BOUND, check_sessions, replayed
+from simulator.hit_curve.policies import BOUND, check_policies, replayed
 from simulator.hit_curve.sample import Sample, sample
 from simulator.hit_curve.source import Source
 from simulator.hit_curve.static_routing import Routed, RuleSpec, route
@@ -149,7 +149,7 @@ def study(
     ordered = sorted(sizes)
     part = sample(source, found, most_blocks, ordered) if policies and found.ceiling else None
     if part is not None:
-        check_sessions(policies, part)
+        check_policies(policies, part, source.tenants)
     columns = {spec.label: _column(spec, part, found, ordered, tuple(source.tenants)) for spec in policies}
     points = []
     for place, size in enumerate(ordered):

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from simulator.hit_curve.study import Point, Study
 from simulator.hit_curve.words import answers
+from simulator.trace_tools.words import counted
 
 _MOST_BESIDE = 2  # policies for which there is room beside the curve
 
@@ -17,7 +18,7 @@ def print_study(found: Study, console: Console) -> None:
     """The numbers, then what they mean."""
     whole = found.lru
     how = "as the file counts" if whole.counting.as_file else "as vLLM counts"
-    _line(console, f"{found.name}: {whole.num_requests:,} requests, {whole.num_tokens:,} prompt tokens")
+    _line(console, f"{found.name}: {counted(whole.num_requests, 'request')}, {whole.num_tokens:,} prompt tokens")
     size = whole.counting.block_size
     _line(console, f"One cache for all, blocks of {size:,} tokens ({how}), one request at a time in order of arrival:")
     console.print(_curve(found))
