@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 # Groups of commands, loaded by name when called: those of `calibration` because `simulator` never imports it.
 _BY_NAME = {
     "calibrate": ("calibration.cli", "calibrate", "Measure a device and fit a profile of it."),
-    "explain": ("simulator.explain_cli", "explain", "Where the times to first token of a run go, and for whom others wait."),
+    "explain": ("simulator.explain_cli", "explain", "Where times to first token go, and for whom others wait."),
     "hit-curve": ("simulator.hit_curve_cli", "hit_curve", "Hit rate against cache size, of a trace or a workload."),
     "plan": ("simulator.plan_cli", "plan", "Find the cheapest cluster that meets its targets, and how sure that is."),
     "profiles": ("calibration.profiles_cli", "profiles", "List, show and compare profiles of devices."),
@@ -77,7 +77,7 @@ def cli() -> None:
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @replicating
 def compare(**options: Any) -> None:
     """Run every routing policy, or variant, of SCENARIO in every replication and say which are better."""
@@ -85,7 +85,7 @@ def compare(**options: Any) -> None:
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @replicating
 @click.option("--router", help="The policy to run, where the scenario has several.")
 @click.option("--variant", help="The variant to run, where the scenario has some.")

@@ -21,23 +21,28 @@ _COUNT, _POSITIVE_COUNT = Quantity("count", "number"), Quantity("positive_count"
 _MAX_REPLICATIONS = 100
 
 
-def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The scenario, where its runs take place, and what of it is otherwise."""
-    for option in reversed(
-        (
-            click.argument("scenario", type=click.Path(path_type=Path)),
-            click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the report [out/NAME]."),
-            click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else."),
-            click.option("--jobs", type=_POSITIVE_COUNT, help="Processes [one a core]."),
-            click.option("--executor", default="processes", help="Where to run: processes, dask or ray [processes]."),
-            click.option("--address", help="The Dask scheduler's, or the Ray head's [Ray on this machine]."),
-            click.option("--seed", type=_COUNT, help="Another seed than the scenario's."),
-            click.option("--replications", type=_POSITIVE_COUNT, help="Other than the scenario's."),
-            click.option("--limit", type=_POSITIVE_COUNT, help="At most so many requests a tenant."),
-        )
-    ):
-        function = option(function)
-    return function
+def experiment_options(folder: str = "out/NAME") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The scenario, where its runs take place, and what of it is otherwise. ``folder``: where the report goes, unless
+    somebody says so.
+    """
+    options = (
+        click.argument("scenario", type=click.Path(path_type=Path)),
+        click.option("-o", "--output", type=click.Path(path_type=Path), help=f"Folder of the report [{folder}]."),
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else."),
+        click.option("--jobs", type=_POSITIVE_COUNT, help="Processes [one a core]."),
+        click.option("--executor", default="processes", help="Where to run: processes, dask or ray [processes]."),
+        click.option("--address", help="The Dask scheduler's, or the Ray head's [Ray on this machine]."),
+        click.option("--seed", type=_COUNT, help="Another seed than the scenario's."),
+        click.option("--replications", type=_POSITIVE_COUNT, help="Other than the scenario's."),
+        click.option("--limit", type=_POSITIVE_COUNT, help="At most so many requests a tenant."),
+    )
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def replicating(function: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ _NO_ANSWER = 1
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@experiment_options
+@experiment_options("out/NAME_plan")
 @click.option("--fixed-profile", is_flag=True, help="Leave out the runs of the answer with drawn profiles.")
 @click.option("--router", help="The policy, where the scenario has several and routing is not free.")
 @click.option("--variant", help="The variant to plan for, where the scenario has some.")

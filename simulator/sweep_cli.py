@@ -15,7 +15,7 @@ _BEST, _BASE = "best", "base"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@experiment_options
+@experiment_options("out/NAME_sweep")
 @click.option(
     "--vary", multiple=True, metavar="KEY=VALUES",
     help="A key and its values (repeatable): a=4,8,16, a=0.3:0.9:0.1 or, with --samples, a=0.3:0.9.",

@@ -11,7 +11,7 @@ from simulator.experiment_options import experiment_options, progress, replicati
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@experiment_options
+@experiment_options("out/NAME_whatif")
 @click.argument("changes", nargs=-1, metavar="CHANGE...")
 @replicating
 @click.option("--each", is_flag=True, help="Make each change alone, instead of all together.")

@@ -615,6 +615,8 @@ COMMAND_MISTAKES = [
     ([], "--vary: missing, expected KEY=VALUES, like cluster.instances=4,8,16"),
     (["--vary", "cluster.instances=1,2", "--metric", "ttft_p9"],
      "--metric: unknown 'ttft_p9' (did you mean 'ttft_p90'?)"),
+    (["--vary", "cluster.instances=1,2", "--metric", "throughput"], "--metric: unknown 'throughput' (known: e2e_p90, "
+     "hit_rate, output_tokens_per_s, tpot_p90, ttft_p90)"),
     (["--vary", "cluster.instances=1,2", "--against", "all"], "--against: got 'all', expected best or base"),
     (["--vary", "cluster.instances=1,2", "--samples", "1"], "--samples: got 1, expected 2 to 100,000"),
     (["--vary", "cluster.instances=1,2", "--router", "random"], "--router: the scenario has no policy 'random' (known: "

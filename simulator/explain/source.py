@@ -65,7 +65,9 @@ def _read(summary: Path) -> dict[str, Any]:
         said = json.loads(summary.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{summary}: cannot read it as JSON ({error})") from None
-    wanted: dict[str, type] = {"scenario": dict, "digest": str, "versions": dict, "num_replications": int, "draws_profile": bool}
+    wanted: dict[str, type] = {
+        "scenario": dict, "digest": str, "versions": dict, "num_replications": int, "draws_profile": bool
+    }  # fmt: skip
     for key, kind in wanted.items():
         if not isinstance(said, dict) or not isinstance(said.get(key), kind):
             raise InputError(f"{summary}: has no {key!r}, expected the {_SUMMARY} of kvcast run or compare")

@@ -143,7 +143,7 @@ class Findings:
 
 def read_metric(name: str) -> str:
     """The key of a metric given by its key or short (``ttft_p90``). Raises InputError for another one."""
-    short = {key.removesuffix("_s"): key for key in METRICS}
+    short = {key if key.endswith("_per_s") else key.removesuffix("_s"): key for key in METRICS}
     if name not in METRICS and name not in short:
         raise InputError(f"--metric: unknown {name!r}{nearest(name, short)}")
     return short.get(name, name)
