@@ -249,9 +249,9 @@ class Estimate:
 
         Launches are too few to tell correlations by. The overhead's slope is left out: it is no formula's coefficient.
         """
-        if not names or not np.all(errors > 0):
-            return None
         inverse = np.linalg.pinv(jacobian.T @ jacobian)
+        if not names or not np.all(errors > 0) or np.linalg.matrix_rank(inverse) < len(names):
+            return None  # exact rows, or coefficients that only their sum is known of
         shares = errors / np.array([self.values[name] for name in names])
         deviations = np.sqrt(np.log1p(shares**2) / inverse.diagonal())
         covariance = inverse * np.outer(deviations, deviations)

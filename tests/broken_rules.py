@@ -132,7 +132,7 @@ def equal_blocks_deduplicated(patch):
 
 @rule()
 def blocks_returned_head_first(patch):
-    before(patch, BlockPool, "release", lambda self, blocks: (blocks[::-1],))
+    before(patch, BlockPool, "release", lambda self, blocks, *holder: (blocks[::-1], *holder))
 
 
 @rule()

@@ -93,7 +93,7 @@ def test_law_7_with_noise_and_drafts() -> None:
     met: Counter[str] = Counter()
 
     @settings(
-        max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(cases() | cases(pressed=True) | drafting() | drafting(pressed=True), st.data())
     def hold(case: Case, data: st.DataObject) -> None:
