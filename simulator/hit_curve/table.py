@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from simulator.hit_curve.study import Point, Study
 from simulator.hit_curve.words import answers
+from simulator.terminal import empty_table, percent, print_line
 from simulator.trace_tools.words import counted
 
 _MOST_BESIDE = 2  # policies for which there is room beside the curve
@@ -18,32 +18,33 @@ def print_study(found: Study, console: Console) -> None:
     """The numbers, then what they mean."""
     whole = found.lru
     how = "as the file counts" if whole.counting.as_file else "as vLLM counts"
-    _line(console, f"{found.name}: {counted(whole.num_requests, 'request')}, {whole.num_tokens:,} prompt tokens")
+    print_line(console, f"{found.name}: {counted(whole.num_requests, 'request')}, {whole.num_tokens:,} prompt tokens")
     size = whole.counting.block_size
-    _line(console, f"One cache for all, blocks of {size:,} tokens ({how}), one request at a time in order of arrival:")
+    order = "one request at a time in order of arrival"
+    print_line(console, f"One cache for all, blocks of {size:,} tokens ({how}), {order}:")
     console.print(_curve(found))
     if len(found.policies) > _MOST_BESIDE:
         console.print(_policies(found))
     if found.routed:
         assert found.pool is not None  # nothing is routed without
-        _line(
+        print_line(
             console, f"By number of instances, of {found.pool.num_blocks:,} blocks each, without time: hit rate "
             "(most uncached work over the mean)",
         )  # fmt: skip
         console.print(_routed(found))
     for text in (*answers(found), *found.notes):
-        _line(console, text)
+        print_line(console, text)
 
 
 def _curve(found: Study) -> Table:
     whole, as_file = found.lru, found.lru.counting.as_file
-    table = _table("blocks", "tokens", "of all")
+    table = empty_table("blocks", "tokens", "of all")
     policies = _beside(found)
     for name in ("lru", *([] if as_file else ["of blocks"]), *policies, *(["pools"] if found.pools else [])):
         table.add_column(escape(name), justify="right", overflow="fold")
     for point in found.points:
         table.add_row(*_row(found, point))
-    shares = [_percent(whole.share(whole.ceiling)), *([] if as_file else [_percent(whole.of_blocks(whole.ceiling))])]
+    shares = [percent(whole.share(whole.ceiling)), *([] if as_file else [percent(whole.of_blocks(whole.ceiling))])]
     table.add_row("boundless", "", "", *shares, *(shares[0] for _ in policies))
     return table
 
@@ -53,10 +54,10 @@ def _row(found: Study, point: Point) -> list[str]:
     of_all = point.num_blocks / whole.num_distinct if whole.num_distinct else 1.0
     row = [
         f"{point.num_blocks:,}", f"{point.num_blocks * whole.counting.block_size:,}",
-        "all" if of_all >= 1 else f"{of_all:.1%}", _percent(whole.share(point.num_hits)),
+        "all" if of_all >= 1 else f"{of_all:.1%}", percent(whole.share(point.num_hits)),
     ]  # fmt: skip
     if not whole.counting.as_file:
-        row.append(_percent(whole.of_blocks(point.num_hits)))
+        row.append(percent(whole.of_blocks(point.num_hits)))
     row += _rates(found, point, _beside(found))
     if (number := found.pools.get(point.num_blocks)) is not None:
         row.append(f"← {number}")
@@ -70,41 +71,26 @@ def _beside(found: Study) -> tuple[str, ...]:
 
 def _rates(found: Study, point: Point, policies: tuple[str, ...]) -> list[str]:
     every = (point.policies[policy] for policy in policies)
-    return [_percent(None if num_hits is None else found.lru.share(num_hits)) for num_hits in every]
+    return [percent(None if num_hits is None else found.lru.share(num_hits)) for num_hits in every]
 
 
 def _policies(found: Study) -> Table:
-    table = _table("blocks", "lru", *map(escape, found.policies))
+    table = empty_table("blocks", "lru", *map(escape, found.policies))
     for point in found.points:
-        lru = _percent(found.lru.share(point.num_hits))
+        lru = percent(found.lru.share(point.num_hits))
         table.add_row(f"{point.num_blocks:,}", lru, *_rates(found, point, found.policies))
     return table
 
 
 def _routed(found: Study) -> Table:
     numbers = {number: num_blocks for num_blocks, number in found.pools.items()}
-    table = _table("", *(f"{number:,}" for number in numbers))
+    table = empty_table("", *(f"{number:,}" for number in numbers))
     together = (found.lru.share(found.point(num_blocks).num_hits) for num_blocks in numbers.values())
-    table.add_row("one cache of all", *map(_percent, together))
+    table.add_row("one cache of all", *map(percent, together))
     rates: dict[str, list[str]] = {}
     for one in found.routed:  # by rule, and in the order of the numbers
-        rate = f"{_percent(found.lru.share(one.num_hits))} ({one.imbalance:.2f})"
+        rate = f"{percent(found.lru.share(one.num_hits))} ({one.imbalance:.2f})"
         rates.setdefault(one.rule.label, []).append(rate)
     for label, row in rates.items():
         table.add_row(label, *row)
     return table
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left", overflow="fold")
-    return table
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(escape(text), highlight=False, soft_wrap=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from simulator.terminal import empty_table, percent, print_line
 from simulator.trace_tools.arrivals import Arrivals
 from simulator.trace_tools.info import Info, Prompts
 from simulator.trace_tools.sharing import Ideal
@@ -23,12 +22,12 @@ _NUM_TENANTS = 10
 def print_info(info: Info, console: Console) -> None:
     """All numbers, then the traps."""
     known = "nothing of what prompts share" if info.block_tokens is None else _granularity(info.block_tokens)
-    _line(console, f"{info.num_requests:,} requests, format {info.format}, which tells {known}")
-    _line(console, f"{info.input_tokens.total:,} prompt tokens, {info.output_tokens.total:,} answer tokens")
+    print_line(console, f"{info.num_requests:,} requests, format {info.format}, which tells {known}")
+    print_line(console, f"{info.input_tokens.total:,} prompt tokens, {info.output_tokens.total:,} answer tokens")
     for text in skipped_in_words(info.num_skipped, info.skipped):
-        _line(console, text)
+        print_line(console, text)
     for text in info.assumed:
-        _line(console, f"assumed: {text}")
+        print_line(console, f"assumed: {text}")
     if info.arrivals is not None:
         _print_arrivals(info.arrivals, console)
     _print_spreads(info, console)
@@ -36,7 +35,7 @@ def print_info(info: Info, console: Console) -> None:
         _print_prompts(info.prompts, console)
     _print_owners(info, console)
     for text in traps(info):
-        _line(console, f"! {text}")
+        print_line(console, f"! {text}")
 
 
 def _granularity(block_tokens: int) -> str:
@@ -44,16 +43,16 @@ def _granularity(block_tokens: int) -> str:
 
 
 def _print_arrivals(found: Arrivals, console: Console) -> None:
-    _line(console, f"span {found.span_s:,.1f} s{_rate(found)}")
+    print_line(console, f"span {found.span_s:,.1f} s{_rate(found)}")
     if not found.windows:
         return
-    table = _table("window", "windows", "least [1/s]", "most [1/s]", "var/mean of counts")
+    table = empty_table("window", "windows", "least [1/s]", "most [1/s]", "var/mean of counts")
     for one in found.windows:
         table.add_row(
             f"{one.length_s:,} s", f"{one.num_windows:,}", f"{one.least_per_s:,.2f}", f"{one.most_per_s:,.2f}",
             _number(one.dispersion),
         )
-    _line(console, "\nRate over time (a Poisson process has variance over mean 1 in all windows):")
+    print_line(console, "\nRate over time (a Poisson process has variance over mean 1 in all windows):")
     console.print(table)
 
 
@@ -67,7 +66,7 @@ def _rate(found: Arrivals) -> str:
 
 
 def _print_spreads(info: Info, console: Console) -> None:
-    table = _table("", "mean", "median", "p90", "p95", "p99", "most")
+    table = empty_table("", "mean", "median", "p90", "p95", "p99", "most")
     sessions = info.sessions
     rows: list[tuple[str, Spread | None, int]] = [
         ("prompt tokens", info.input_tokens, 0),
@@ -83,20 +82,20 @@ def _print_spreads(info: Info, console: Console) -> None:
 
 
 def _print_prompts(found: Prompts, console: Console) -> None:
-    _line(console, "\nHits of a boundless cache, as vLLM counts (whole blocks, at least one token computed):")
-    table = _table("block", "blocks", "hit", "of blocks", "of tokens", "distinct", "one-off")
+    print_line(console, "\nHits of a boundless cache, as vLLM counts (whole blocks, at least one token computed):")
+    table = empty_table("block", "blocks", "hit", "of blocks", "of tokens", "distinct", "one-off")
     for one in sorted(found.ideal, key=lambda one: one.block_size):
         table.add_row(str(one.block_size), *_ideal(one))
     if found.as_file is not None:
         table.add_row(f"{found.as_file.block_size}*", *_ideal(found.as_file))
     console.print(table)
     if found.as_file is not None:
-        _line(console, "* as the file counts: each block that it names, a partial last one too, and all may hit")
-    _line(console, "one-off: share of the distinct blocks that one request only has")
+        print_line(console, "* as the file counts: each block that it names, a partial last one too, and all may hit")
+    print_line(console, "one-off: share of the distinct blocks that one request only has")
     _print_reuse(found, console)
     if found.popular:
-        _line(console, "\nPrefixes that save most (tokens saved by their last part alone):")
-        table = _table("tokens", "requests", "tokens saved")
+        print_line(console, "\nPrefixes that save most (tokens saved by their last part alone):")
+        table = empty_table("tokens", "requests", "tokens saved")
         for prefix in found.popular[:_NUM_PREFIXES]:
             table.add_row(f"{prefix.num_tokens:,}", f"{prefix.num_requests:,}", f"{prefix.num_saved:,}")
         console.print(table)
@@ -105,22 +104,23 @@ def _print_prompts(found: Prompts, console: Console) -> None:
 def _ideal(one: Ideal) -> Iterator[str]:
     yield f"{one.num_blocks:,}"
     yield f"{one.num_hits:,}"
-    yield _percent(one.share_of_blocks)
-    yield _percent(one.share_of_tokens)
+    yield percent(one.share_of_blocks)
+    yield percent(one.share_of_tokens)
     yield f"{one.num_distinct:,}"
-    yield _percent(one.one_off_share)
+    yield percent(one.one_off_share)
 
 
 def _print_reuse(found: Prompts, console: Console) -> None:
     reuse = found.reuse
-    _line(console, f"\nAn LRU cache of blocks of {reuse.block_size} tokens, one request at a time in the file's order:")
-    table = _table("blocks", "of the distinct", "tokens hit")
+    order = "one request at a time in the file's order"
+    print_line(console, f"\nAn LRU cache of blocks of {reuse.block_size} tokens, {order}:")
+    table = empty_table("blocks", "of the distinct", "tokens hit")
     for point in reuse.curve:
-        table.add_row(f"{point.num_blocks:,}", f"{point.share_of_distinct:.0%}", _percent(point.hit_share))
+        table.add_row(f"{point.num_blocks:,}", f"{point.share_of_distinct:.0%}", percent(point.hit_share))
     console.print(table)
     if not reuse.num_reused:
         return
-    table = _table("between two uses of a block", *reuse.distances)
+    table = empty_table("between two uses of a block", *reuse.distances)
     table.add_row("distinct blocks", *(f"{distance:,}" for distance in reuse.distances.values()))
     if reuse.intervals_s:
         table.add_row("seconds", *(f"{seconds:,.1f}" for seconds in reuse.intervals_s.values()))
@@ -131,14 +131,14 @@ def _print_owners(info: Info, console: Console) -> None:
     sessions = info.sessions
     if sessions is not None:
         without = f", {sessions.num_without:,} requests of none" if sessions.num_without else ""
-        _line(console, f"{sessions.num:,} sessions{without}")
+        print_line(console, f"{sessions.num:,} sessions{without}")
     if not info.tenants:
         return
-    _line(console, f"{len(info.tenants):,} tenants:")
-    table = _table("tenant", "requests", "share", "prompt tokens", "answer tokens")
+    print_line(console, f"{len(info.tenants):,} tenants:")
+    table = empty_table("tenant", "requests", "share", "prompt tokens", "answer tokens")
     table.columns[0].justify = "left"
     for one in info.tenants[:_NUM_TENANTS]:
-        share = _percent(one.num_requests / info.num_requests)
+        share = percent(one.num_requests / info.num_requests)
         table.add_row(
             escape(one.name), f"{one.num_requests:,}", share, f"{one.num_input_tokens:,}", f"{one.num_output_tokens:,}"
         )
@@ -149,18 +149,3 @@ def _print_owners(info: Info, console: Console) -> None:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left", overflow="fold")
-    return table
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(escape(text), highlight=False, soft_wrap=True)
