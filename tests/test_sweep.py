@@ -532,6 +532,13 @@ def test_drawn_settings_are_drawn_as_points(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["design"] == "latin hypercube"
 
 
+def test_no_tick_stands_for_half_an_instance(tmp_path: Path) -> None:
+    described = scenario()
+    axes = [read_axis("cluster.instances=1:3"), read_axis("engine.max_num_batched_tokens=128:2048")]
+    drawn = figures(run(described, hypercube(described, axes, 4), tmp_path, Processes(1)))["settings"]
+    assert all(tick.is_integer() for tick in drawn.axes[0].get_xticks().tolist())
+
+
 def test_a_setting_under_overload_has_no_waits(tmp_path: Path) -> None:
     """One slot serves one request of 20 tokens at 33 ms a token, 1.5 a second at the most; 7 come."""
     text = TEXT.replace("num_requests: 30", "num_requests: 100")
@@ -544,6 +551,11 @@ def test_a_setting_under_overload_has_no_waits(tmp_path: Path) -> None:
     assert found.best in (1, 2, 3)
     assert found.effects is None
     assert notes(found)[0].endswith("are left out: engine.max_num_seqs=1, cluster.instances=1.")
+    drawn = figures(found)["settings"]
+    assert "–: unstable" in drawn.get_suptitle()
+    dashes = [(panel, text.get_position()) for panel, axes in enumerate(drawn.axes) for text in axes.texts
+              if text.get_text() == "–"]  # fmt: skip
+    assert dashes == [(0, (0.5, 0.5)), (2, (0.5, 0.5))]  # of p90 TTFT and of p90 end-to-end latency
 
 
 def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from simulator.comparison import COMPARED, Shown
 from simulator.sweep.axes import Axis, label, numbers
@@ -53,7 +54,8 @@ def _settings(findings: Findings) -> Figure:
         if num_axes == 2:
             dots = ", a dot: not shown to differ from it" if findings.reference == findings.best else ""
             framed = f"; framed: the best {findings.shown.label}{dots}" if findings.design.is_grid else ""
-            figure.suptitle(f"Means over replications; dark is better{framed}", fontsize="medium")
+            dashes = "; –: unstable at this rate" if findings.design.is_grid and findings.unstable else ""
+            figure.suptitle(f"Means over replications; dark is better{framed}{dashes}", fontsize="medium")
     return figure
 
 
@@ -72,6 +74,7 @@ def _line(axes: Axes, findings: Findings, shown: Shown) -> None:
     else:
         by = np.argsort(order)
         at, means, halves = np.array(order)[by], means[by], halves[by]
+        _whole_ticks(axes, "x", order)
         axes.plot(at, means, marker="o", markersize=4, color=colour)
         axes.fill_between(at, means - halves, means + halves, color=colour, alpha=0.2, linewidth=0)
     axes.set(xlabel=_with_unit(axis, column), ylabel=_heading(shown))
@@ -90,6 +93,9 @@ def _heat_map(axes: Axes, findings: Findings, shown: Shown) -> None:
         annot=_texts(findings, shown, means) if means.size <= _MOST_WRITTEN else None, fmt="",
         annot_kws={"fontsize": 9}, linewidths=0.5, linecolor="white",
     )  # fmt: skip
+    axes.grid(visible=False)
+    for row, column in np.argwhere(np.isnan(means)) if means.size <= _MOST_WRITTEN else ():  # seaborn leaves them out
+        axes.text(column + 0.5, row + 0.5, "–", fontsize=9, ha="center", va="center")
     _ticks(axes, "x", second.values, offset=0.5)
     _ticks(axes, "y", first.values, offset=0.5)
     axes.set(xlabel=second.name, ylabel=first.name)
@@ -103,7 +109,7 @@ def _texts(findings: Findings, shown: Shown, means: np.ndarray) -> np.ndarray:
     if shown.key == findings.metric and findings.reference == findings.best:
         for place, difference in findings.differences.items():
             dots[place] = "" if difference.significant else "•"
-    texts = [("–" if np.isnan(mean) else f"{mean:.3g}") + dot for mean, dot in zip(means.ravel(), dots, strict=True)]
+    texts = [f"{mean:.3g}" + dot for mean, dot in zip(means.ravel(), dots, strict=True)]
     return np.array(texts).reshape(means.shape)
 
 
@@ -154,7 +160,7 @@ def _effects(findings: Findings, effects: Effects) -> Figure:
             axes.plot([low, high], [place, place], color="0.15", linewidth=1.5)
         names = [f"{effect.name}\n{effect.worst} / {effect.best}" for effect in found]
         axes.set_yticks(range(len(found)), names)
-        what = "times as high" if findings.as_ratio else _heading(findings.shown)
+        what = "times as high" if findings.as_ratio else "points" if findings.shown.unit == "%" else findings.shown.unit
         axes.set(xlabel=f"{findings.shown.label}, worst against best level: {what}")
         axes.grid(visible=False, axis="y")
         sns.despine(ax=axes)
@@ -165,10 +171,17 @@ def _positions(axes: Axes, side: str, column: Sequence[Any]) -> list[float]:
     """Where values lie on an axis: at their numbers or, where they have none, in the order in which they appear."""
     order = numbers(column)
     if order is not None:
+        _whole_ticks(axes, side, order)
         return order
     names = list(dict.fromkeys(map(label, column)))
     _ticks(axes, side, names)
     return [float(names.index(label(value))) for value in column]
+
+
+def _whole_ticks(axes: Axes, side: str, values: Sequence[float]) -> None:
+    """No half instances where all values are whole."""
+    if all(value.is_integer() for value in values):
+        (axes.xaxis if side == "x" else axes.yaxis).set_major_locator(MaxNLocator(integer=True))
 
 
 def _ticks(axes: Axes, side: str, values: Sequence[Any], offset: float = 0.0) -> None:
