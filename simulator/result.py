@@ -134,9 +134,14 @@ class RunResult:
         request has none, that of the one before.
         """
         rows = self.requests.sort_values("arrival_s", kind="stable")
-        begins = rows["session"].isna() | ~rows.duplicated(["tenant", "session"])
-        rows = rows[: int(np.flatnonzero(begins)[-1]) + 1] if len(rows) else rows
+        rows = rows[: int(np.flatnonzero(_begins(rows))[-1]) + 1] if len(rows) else rows
         return rows["ttft_s"].ffill().bfill().dropna().to_numpy(dtype=float)
+
+    def last_begun_s(self) -> dict[str, float]:
+        """When each tenant's last request that follows no other, or its last session, began (seconds)."""
+        rows = self.requests.sort_values("arrival_s", kind="stable")
+        begun = rows[_begins(rows)]
+        return {str(tenant): float(last_s) for tenant, last_s in begun.groupby("tenant")["arrival_s"].max().items()}
 
     def summary(self) -> Summary:
         """Headline numbers of the run, flat; None where undefined.
@@ -252,6 +257,11 @@ class RunResult:
             "busy_max_over_mean": _ratio(max(busy), mean_busy),
             "requests_max_over_mean": _ratio(max(served, default=0), mean_served),
         }
+
+
+def _begins(rows: pd.DataFrame) -> pd.Series:
+    """Which of the requests, in order of arrival, belong to no session or begin one."""
+    return rows["session"].isna() | ~rows.duplicated(["tenant", "session"])
 
 
 def _counts(requests: pd.DataFrame) -> Summary:

@@ -23,6 +23,9 @@ _LONGEST_VALUE = 120
 # Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
 _OVERLOADED_SHARE = 0.1
 
+# A tenant that has sent its last by this share of the time in which requests begin is done early.
+_ENDS_EARLY = 0.7
+
 
 def basis(comparison: Comparison) -> str:
     """What the step times rest on, and how well: shares of busy time, the profile's identity, its held-out error.
@@ -128,6 +131,7 @@ def notes(comparison: Comparison) -> list[str]:
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
+    found += _early_end_lines(comparison)
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
     found += _profile_lines(comparison)
@@ -162,6 +166,21 @@ def isolation_lines(comparison: Comparison) -> list[str]:
         f"In one cache that never evicts, {found.salted:.1%} of prompt tokens would be found with the tenants' salts "
         f"and {found.shared:.1%} without: {100 * found.price:.1f} points are what the salts cost (first "
         f"{found.num_requests:,} requests, answered at once)."
+    )
+    return [said]
+
+
+def _early_end_lines(comparison: Comparison) -> list[str]:
+    """That a tenant is done long before another one, so that later requests meet less than the whole load."""
+    last_s = comparison.results[0].last_begun_s()
+    longest_s = max(last_s.values(), default=0.0)
+    early = {tenant: end_s for tenant, end_s in last_s.items() if end_s < _ENDS_EARLY * longest_s}
+    if not comparison.provenance.is_stationary or not early:
+        return []
+    when = listed([f"{tenant} has sent its last after {end_s:.3g} s" for tenant, end_s in early.items()])
+    said = (
+        f"Tenants do not send for equally long: {when} of {longest_s:.3g} s. From then on the load is lower, and what "
+        "is estimated is no one load's; numbers of requests in proportion to the rates end together."
     )
     return [said]
 

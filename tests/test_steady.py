@@ -207,6 +207,19 @@ def test_an_unstable_setting_has_no_latencies_and_is_named(tmp_path):
     assert any(line.startswith("Unstable at this rate: random.") for line in notes(comparison))
 
 
+@pytest.mark.parametrize(("num_requests", "is_said"), [(100, True), (400, False)])
+def test_a_tenant_that_is_done_early_is_named(tmp_path, num_requests, is_said):
+    """Beside 400 requests at 2 a second another tenant sends as often, for as long or a quarter of it."""
+    path = tmp_path / "steady.yaml"
+    path.write_text(SCENARIO.replace("RATE", "2"))
+    first = load(path).model_dump(mode="json", exclude_unset=True)["workload"]["tenants"][0]
+    second = first | {"name": "second", "synthetic": first["synthetic"] | {"num_requests": num_requests}}
+    both = load(path).with_changes({("workload", "tenants"): [first, second], ("replications",): 2})
+    said = [line for line in notes(compare(both, jobs=1)) if line.startswith("Tenants do not send for equally long")]
+    assert bool(said) is is_said
+    assert all("second has sent its last after" in line for line in said)
+
+
 def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
     comparison = compared(tmp_path, "2", warmup=150)
     whole = compared(tmp_path, "2", warmup=0)
