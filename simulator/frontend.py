@@ -85,15 +85,19 @@ class Frontend:
         """A first token passes."""
         if self._truth is not None:
             self._truth.prefilled(request)
-        self.views[request.replica].first_token(request, now_s)
-        self._ask_queue_soon(request.replica)
+        replica = request.replica
+        self.views[replica].first_token(request, now_s)
+        if self._queues[replica]:
+            self._ask_queue_soon(replica)
 
     def finished(self, request: Request, now_s: float) -> None:
         """The last token passes, or the client hangs up."""
         if self._truth is not None:
             self._truth.prefilled(request)
-        self.views[request.replica].finished(request, now_s)
-        self._ask_queue_soon(request.replica)
+        replica = request.replica
+        self.views[replica].finished(request, now_s)
+        if self._queues[replica]:
+            self._ask_queue_soon(replica)
 
     def _ask(self, request: Request) -> None:
         decision = self._choose(request)
@@ -108,7 +112,7 @@ class Frontend:
 
     def _ask_queue_soon(self, replica: int) -> None:
         """Something passed the router: ask when the engine that it came from has taken its next decision."""
-        if self._queues[replica] and not self._asks_soon[replica]:
+        if not self._asks_soon[replica]:
             self._asks_soon[replica] = True
             self._clock.at(self._clock.now, lambda _: self._ask_queue(replica), first=True)
 
@@ -141,11 +145,10 @@ class Frontend:
 
     def _carry_out(self, request: Request, decision: Decision) -> None:
         if isinstance(decision, Send):
-            self.views[request.replica].dispatched(
-                request, decision.instance, self._clock.now, prefill_s=decision.prefill_s,
-                num_copied=decision.copy.num_blocks if decision.copy is not None else 0,
-            )  # fmt: skip
-            request.instance = decision.instance
+            instance, copy, prefill_s = decision
+            num_copied = 0 if copy is None else copy.num_blocks
+            self.views[request.replica].dispatched(request, instance, self._clock.now, num_copied, prefill_s)
+            request.instance = instance
             if self._truth is not None:
                 self._truth.sent(request)
             self._outcome.send(request, decision)

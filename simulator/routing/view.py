@@ -134,7 +134,7 @@ class View:
         return self.active.levels(request.block_keys)
 
     def dispatched(
-        self, request: Request, instance: int, now_s: float, *, num_copied: int = 0, prefill_s: float = 0.0
+        self, request: Request, instance: int, now_s: float, num_copied: int = 0, prefill_s: float = 0.0
     ) -> None:
         """The request was sent to ``instance``, where its first ``num_copied`` blocks come too; ``prefill_s`` as in
         `decision.Send`. Raises ValueError if it is in flight already.
@@ -145,7 +145,9 @@ class View:
         keys = request.block_keys[: num_shareable(request.block_keys)]
         num_private = len(request.block_keys) - len(keys)
         num_tokens = request.num_prompt_tokens
-        believed = max(self._believed_tokens(request, keys, instance, now_s), num_copied * self.block_size)
+        believed = self._believed_tokens(request, keys, instance, now_s)
+        if num_copied:
+            believed = max(believed, num_copied * self.block_size)
         prefill_tokens = max(0, num_tokens - believed)
         self._entries[request.request_id] = _Entry(instance, keys, num_private, prefill_tokens, prefill_s)
         self.num_in_flight[instance] += 1
@@ -153,7 +155,8 @@ class View:
         self.num_prefilling[instance] += 1
         self.prompt_tokens_prefilling[instance] += num_tokens
         self.prefill_tokens[instance] += prefill_tokens
-        self.prefill_s[instance] += prefill_s
+        if prefill_s:
+            self.prefill_s[instance] += prefill_s
         self.uncached_tokens[instance] += prefill_tokens
         if self._tracks_active_blocks:
             self.active_blocks[instance] += self.active.store(instance, keys) + num_private
@@ -221,7 +224,9 @@ class View:
         self.num_prefilling[instance] -= 1
         self.prompt_tokens_prefilling[instance] -= request.num_prompt_tokens
         self.prefill_tokens[instance] -= entry.prefill_tokens
-        # With nothing left the sum is 0, whatever rounding has added up to.
-        self.prefill_s[instance] = self.prefill_s[instance] - entry.prefill_s if self.num_prefilling[instance] else 0.0
+        if entry.prefill_s:
+            # With nothing left the sum is 0, whatever rounding has added up to.
+            left_s = self.prefill_s[instance] - entry.prefill_s
+            self.prefill_s[instance] = left_s if self.num_prefilling[instance] else 0.0
         if self._tracks_active_blocks:
             self.changed.add(instance)
