@@ -280,6 +280,14 @@ def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "summary.json: has no 'scenario', expected the summary.json of kvcast" in refused(capsys, tmp_path)
 
 
+def test_a_sweep_is_no_run(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of its settings none would be explained, but the scenario that they vary."""
+    sweep = ("--router", "round_robin", "--vary", "cluster.instances=1,3", "--replications", "2", "--jobs", "1")
+    assert run("sweep", made / "busy.yaml", *sweep, "-o", tmp_path) == 0
+    capsys.readouterr()
+    assert "summary.json: has no 'policies', expected the summary.json of kvcast run" in refused(capsys, tmp_path)
+
+
 def test_a_setting_that_the_run_does_not_have(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made / "out"
     assert refused(capsys, out) == "--router: missing, expected one of round_robin, least_requests\n"

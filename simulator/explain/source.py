@@ -65,8 +65,9 @@ def _read(summary: Path) -> dict[str, Any]:
         said = json.loads(summary.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{summary}: cannot read it as JSON ({error})") from None
-    wanted: dict[str, type] = {
-        "scenario": dict, "digest": str, "versions": dict, "num_replications": int, "draws_profile": bool
+    wanted: dict[str, type] = {  # policies: a sweep's summary has none, and its scenario is none of the settings
+        "scenario": dict, "digest": str, "versions": dict, "num_replications": int, "draws_profile": bool,
+        "policies": list,
     }  # fmt: skip
     for key, kind in wanted.items():
         if not isinstance(said, dict) or not isinstance(said.get(key), kind):
