@@ -196,7 +196,7 @@ def test_a_summary_gives_its_scenario_back(path: Path, tmp_path: Path) -> None:
     was = scenario.load(path).changed(limit=30, seed=5)
     said = {
         "scenario": was.model_dump(mode="json"), "digest": was.digest, "versions": {"kvcast": "0.1.0"},
-        "num_replications": 1, "draws_profile": False, "base_dir": str(path.parent),
+        "num_replications": 1, "draws_profile": False, "policies": [], "base_dir": str(path.parent),
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(said))
     found = open_source(tmp_path).scenario
