@@ -22,6 +22,16 @@ def fleet() -> Fleet:
     return Fleet(NUM_INSTANCES, block_size=4)
 
 
+def by_level(texts, asked, now_s: float) -> dict[int, int]:
+    """What `levels` says, in the form of `matches`; depths fall, and nobody is named twice."""
+    levels = texts.levels(asked, now_s)
+    depths = [depth for depth, _ in levels]
+    assert depths == sorted(depths, reverse=True)
+    found = [(instance, depth) for depth, those in levels for instance in those]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
 @given(sendings, prompts, st.booleans())
 def test_matches_are_those_of_all_texts_that_were_sent(sent, prompt, as_table):
     """The longest beginning that any text sent to an instance shares with the prompt, to the token."""
@@ -40,6 +50,7 @@ def test_matches_are_those_of_all_texts_that_were_sent(sent, prompt, as_table):
         instance: max(common(tokens(asked), text) for text in mine) for instance, mine in known.items()
     }
     assert texts.matches(asked, 0.0) == {instance: matched for instance, matched in expected.items() if matched}
+    assert by_level(texts, asked, 0.0) == texts.matches(asked, 0.0)
     for instance in range(NUM_INSTANCES):
         assert texts.matched_tokens(asked, instance, 0.0) == expected.get(instance, 0)
     if isinstance(texts, TokenTree):
@@ -156,6 +167,7 @@ def test_a_table_forgets_what_is_too_old_and_what_is_too_much(steps, max_tokens,
         model.insert(one, instance, now_s)
         assert table.num_tokens <= max_tokens
         assert table.matches(asked, now_s) == model.matches(asked, now_s)
+        assert by_level(table, asked, now_s) == model.matches(asked, now_s)
 
 
 def test_the_owner_is_whoever_was_last_sent_the_deepest_node():

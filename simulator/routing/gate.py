@@ -151,10 +151,6 @@ class AibrixPrefixCache(Router):
             for _, equal in groupby(levels, lambda level: 100 * level[1] // num_blocks):
                 yield [instance for mask, _ in equal for instance in instances(mask)]
             return
-        matches, num_tokens = table.matches(request, now_s), request.num_prompt_tokens
-        while matches:
-            percent = 100 * max(matches.values()) // num_tokens
-            group = [instance for instance, tokens in matches.items() if 100 * tokens >= percent * num_tokens]
-            yield group
-            for instance in group:
-                del matches[instance]
+        num_tokens = request.num_prompt_tokens
+        for _, alike in groupby(table.levels(request, now_s), lambda level: 100 * level[0] // num_tokens):
+            yield [instance for _, those in alike for instance in those]

@@ -49,16 +49,15 @@ class LMetric(Router):
         """The product for each instance."""
         size, number = view.block_size, view.num_instances
         overlap, overlaps = spread(view.cached_levels(request, now_s), number)
-        loads = view.num_in_flight
+        loads, more = view.num_in_flight, 1
+        shared, shares = spread([], number)
         if self.tracks_active_blocks:
             shared, shares = spread(view.active_levels(request), number)
-            num_blocks = len(request.block_keys)
-            loads = [active + num_blocks - shared for active in view.active_blocks]
-            for instance, depth in shares.items():
-                loads[instance] = view.active_blocks[instance] + num_blocks - depth
-        own = request.num_prompt_tokens - overlap * size
-        costs = [(tokens + own) * (load + 1) for tokens, load in zip(view.prefill_tokens, loads, strict=True)]
-        for instance, depth in overlaps.items():
-            own = request.num_prompt_tokens - depth * size
-            costs[instance] = (view.prefill_tokens[instance] + own) * (loads[instance] + 1)
+            loads, more = view.active_blocks, len(request.block_keys) + 1
+        num_tokens = request.num_prompt_tokens
+        own, added = num_tokens - overlap * size, more - shared
+        costs = [(tokens + own) * (load + added) for tokens, load in zip(view.prefill_tokens, loads, strict=True)]
+        for instance in overlaps.keys() | shares.keys():
+            uncached = view.prefill_tokens[instance] + num_tokens - overlaps.get(instance, overlap) * size
+            costs[instance] = uncached * (loads[instance] + more - shares.get(instance, shared))
         return costs

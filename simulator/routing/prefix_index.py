@@ -7,7 +7,7 @@ key is gone only when it was removed as often as it was stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, repeat
 
 
@@ -211,8 +211,14 @@ def instances(mask: int) -> Iterator[int]:
     return compress(count(), format(mask, "b")[::-1].encode().translate(_TRUTH))
 
 
+def mask_of(chosen: Iterable[bool]) -> int:
+    """The mask of the instances for which ``chosen``, one answer for each, is true."""
+    return int(bytes(chosen)[::-1].translate(_DIGITS), 2)
+
+
 _MANY = 24  # from here on looking at every bit is faster than looking for the next that is set
 _TRUTH = bytes.maketrans(b"01", b"\0\1")
+_DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
 def _one_by_one(mask: int) -> Iterator[int]:

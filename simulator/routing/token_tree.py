@@ -55,6 +55,32 @@ class Texts:
             before += length
         return found
 
+    def levels(self, request: Request, now_s: float) -> list[tuple[int, AbstractSet[int]]]:
+        """`matches` by depth, the deepest first: (leading tokens, who was sent just so many)."""
+        self._sweep(now_s)
+        found: list[tuple[int, AbstractSet[int]]] = []
+        alive: AbstractSet[int] | None = None
+        before = 0
+        for chain, length in self._chains(request):
+            reach = self._reach.get(chain)
+            if not reach:
+                break
+            those = reach.keys() if alive is None else alive & reach.keys()
+            if alive is not None and (rest := alive - those):
+                found.append((before, rest))
+            if min(reach.values()) < length:
+                short = {instance for instance in those if reach[instance] < length}
+                found += sorted([(before + reach[one], {one}) for one in short], key=lambda level: level[0])
+                those = those - short
+            alive = those
+            if not alive:
+                break
+            before += length
+        if alive:
+            found.append((before, alive))
+        found.reverse()
+        return found
+
     def matched_tokens(self, request: Request, instance: int, now_s: float) -> int:
         """See `view.OwnIndex`."""
         self._sweep(now_s)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simulator.request import Request
 from simulator.routing.decision import Send
-from simulator.routing.prefix_index import spread
+from simulator.routing.prefix_index import instances, mask_of, spread
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.ties import any_least
 from simulator.routing.view import View
@@ -66,13 +66,15 @@ class TrtLlmAdp(Router):
         active, counts = view.uncached_tokens, view.num_in_flight
         fair_share = -(-(sum(counts) + 1) // number)
         limit, fullest = math.ceil(params.fair_share_multiplier * fair_share), max(counts)
-        full = [instance for instance, count in enumerate(counts) if count == fullest] if fullest >= limit else []
-        load = sum(active) - sum(active[instance] for instance in full)
+        takes_part = (1 << number) - 1
+        if fullest >= limit:
+            takes_part = mask_of(map(fullest.__gt__, counts))
+        full = list(instances((1 << number) - 1 ^ takes_part))
+        load = sum(active) - sum([active[instance] for instance in full])
         weight = params.load_balance_weight * num_tokens / max(load, num_tokens)
         levels = view.cached_levels(request, now_s)
         if full:
-            able = (1 << number) - 1 - sum(1 << instance for instance in full)
-            levels = [(mask & able, depth) for mask, depth in levels if mask & able]
+            levels = [(mask & takes_part, depth) for mask, depth in levels if mask & takes_part]
         if not levels or levels[-1][1] * view.block_size <= params.match_rate_threshold * num_tokens:
             levels = []
         overlap, overlaps = spread(levels, number)
