@@ -45,8 +45,8 @@ class Design:
             for place, point in enumerate(self.points):
                 if _effect(point) == wanted:
                     return place
-        raise InputError("--against base: the scenario as it is is none of the settings, expected its own values among "
-                         "those of --vary")  # fmt: skip
+        expected = "its own values among those of --vary" if self.is_grid else "listed values in place of --samples"
+        raise InputError(f"--against base: the scenario as it is is none of the settings, expected {expected}")
 
 
 def grid(scenario: Scenario, axes: Sequence[Axis]) -> Design:
