@@ -624,8 +624,8 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 COMMAND_MISTAKES = [
-    (["--vary", "cluster.instances=3:90", "--samples", "2", "--against", "base"], "--against base: the scenario as it is "
-     "is none of the settings, expected listed values in place of --samples"),
+    (["--vary", "cluster.instances=3:90", "--samples", "2", "--against", "base"], "--against base: the scenario as it "
+     "is is none of the settings, expected listed values in place of --samples"),
     ([], "--vary: missing, expected KEY=VALUES, like cluster.instances=4,8,16"),
     (["--vary", "cluster.instances=1,2", "--metric", "ttft_p9"],
      "--metric: unknown 'ttft_p9' (did you mean 'ttft_p90'?)"),

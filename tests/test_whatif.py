@@ -387,6 +387,8 @@ def test_one_replication_speaks_of_its_requests_only() -> None:
     why = "for these requests only (one replication, or replications that do not vary)"
     assert f": {why}; " in sentence(comparison, case)
     assert not any(row.has_interval or row.is_shown for row in rows(comparison, "after"))
+    comparison, (case,) = answered(small(replications=1).changed(limit=5), "engine.max_num_seqs=63")
+    assert f"nothing that is compared changes: {why}; " in sentence(comparison, case)
 
 
 def test_runs_too_short_for_the_load_get_no_interval() -> None:

@@ -81,7 +81,7 @@ def _without_intervals(comparison: Comparison, label: str, known: Sequence[Row])
     else:
         why = "for these requests only (one replication, or replications that do not vary)"
     moved = [f"{row.shown.label} goes {_values(row)}" for row in known if row.change and row.change.estimate.mean]
-    yield f"{', '.join(moved)}: {why}" if moved else f"nothing that is compared changes {why}"
+    yield f"{', '.join(moved)}: {why}" if moved else f"nothing that is compared changes: {why}"
 
 
 def _targets(comparison: Comparison, case: Case) -> Iterator[str]:
