@@ -27,7 +27,7 @@ from simulator.scenario import Scenario, parse
 from simulator.statistics import compare_all, holm, paired_difference
 from simulator.sweep import Design, Findings, grid, hypercube, read_axis, row_store, run
 from simulator.sweep.differences import adjusted, against, all_pairs
-from simulator.sweep.effects import find_effects
+from simulator.sweep.effects import find_effects, tells_apart
 from simulator.sweep.figures import figures
 from simulator.sweep.report import notes, short_names, verdict
 from tests.test_variants import TEXT
@@ -488,6 +488,36 @@ def test_a_key_that_does_nothing_is_rarely_said_to_matter() -> None:
         for _ in range(200)
     )  # fmt: skip
     assert wrong <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([(1, 10), (2, 20)], False),  # both keys move
+        ([(1, 10), (1, 20), (1, 30), (1, 40)], False),  # one does not
+        ([(1, 10), (1, 20), (2, 10), (2, 20)], True),
+        ([(1, 60), (2, 10), (3, 40), (4, 50), (5, 30), (6, 20)], True),  # in three groups of each, not in six
+        ([(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60)], False),
+    ],
+)
+def test_keys_that_move_together_are_not_told_apart(rows: list[tuple[int, int]], told: bool) -> None:
+    assert tells_apart(rows) is told
+
+
+def test_two_drawn_settings_say_nothing_of_single_keys(tmp_path: Path) -> None:
+    described = scenario()
+    axes = [read_axis("cluster.instances=1:3"), read_axis("engine.max_num_batched_tokens=128:2048")]
+    found = run(described, hypercube(described, axes, 2), tmp_path, Processes(1))
+    assert found.effects is None
+    assert "matters most" not in verdict(found)
+    assert "No effects of single keys: 2 settings do not tell them apart; draw more (--samples)." in notes(found)
+
+
+def test_equal_numbers_are_in_one_group() -> None:
+    """Ten numbers, each twice, in three groups: 0 to 3, 4 to 6 and 7 to 9."""
+    rows = [(place // 2,) for place in range(20)]
+    values = np.array([[abs(number - 5.0)] * 2 for (number,) in rows])
+    assert find_effects(axes_of("a"), rows, values, lower_is_better=True).effects[0].best == "4 to 6"
 
 
 def test_drawn_numbers_are_grouped_by_size() -> None:

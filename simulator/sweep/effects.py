@@ -69,9 +69,8 @@ def find_effects(
     An additive model of all keys' levels is fitted to each replication by least squares: on a full grid a level's
     effect is the mean of its row, on a drawn design what the other keys happen to do beside it is taken out.
     """
-    columns = [[row[place] for row in rows] for place in range(len(axes))]
-    levels = [_levels(column) for column in columns]
-    model = np.hstack([np.ones((len(rows), 1)), *(_indicators(codes, len(names)) for names, codes in levels)])
+    columns = _columns(rows)
+    levels, model = _model(columns)
     coefficients, *_ = np.linalg.lstsq(model, values, rcond=None)
     # What solving leaves between keys that do nothing is no effect, however regular it is.
     size = float(np.abs(values).max()) or 1.0
@@ -89,6 +88,37 @@ def find_effects(
     found = [_adjusted(effect, p_values) for effect in found]
     found.sort(key=lambda effect: -abs(effect.difference.estimate.mean))
     return Effects(tuple(found), _explained(model, coefficients, values))
+
+
+def tells_apart(rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether these settings tell what one key does from what the others do: each key has several levels, and there are
+    more settings than an additive model of them needs. Of a few drawn ones, in which keys move together, any share of
+    the difference could be any key's.
+    """
+    levels, model = _model(_columns(rows))
+    return all(len(names) > 1 for names, _ in levels) and _is_determined(model)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _model(columns: list[list[Any]]) -> tuple[list[tuple[list[str], np.ndarray]], np.ndarray]:
+    """Levels of each key (see ``_levels``), fewer where that many are not told apart; and the model's columns: ones,
+    and indicators of every level but each key's first.
+    """
+    for most in (_MOST_LEVELS, _NUM_GROUPS):
+        levels = [_levels(column, most) for column in columns]
+        ones = np.ones((len(columns[0]), 1))
+        model = np.hstack([ones, *(_indicators(codes, len(names)) for names, codes in levels)])
+        if _is_determined(model):
+            break
+    return levels, model
+
+
+def _is_determined(model: np.ndarray) -> bool:
+    num_rows, num_columns = model.shape
+    return num_columns < num_rows and int(np.linalg.matrix_rank(model)) == num_columns
 
 
 def _effect(
@@ -119,20 +149,23 @@ def _adjusted(effect: Effect, p_values: list[float]) -> Effect:
     return replace(effect, difference=replace(effect.difference, adjusted_p=adjusted))
 
 
-def _levels(column: list[Any]) -> tuple[list[str], np.ndarray]:
-    """Names of the levels, and the level of each setting: distinct values, or groups of equal size of too many."""
+def _levels(column: list[Any], most: int) -> tuple[list[str], np.ndarray]:
+    """Names of the levels, and the level of each setting: distinct values or, of more numbers than ``most``, groups of
+    about equal size, equal values in one.
+    """
     order = numbers(column)
     distinct = list(dict.fromkeys(map(label, column)))
-    if order is None or len(distinct) <= _MOST_LEVELS:
+    if order is None or len(distinct) <= most:
         places = {name: place for place, name in enumerate(distinct)}
         return distinct, np.array([places[label(value)] for value in column])
-    ranks = np.argsort(np.argsort(order, kind="stable"), kind="stable")
-    codes = ranks * _NUM_GROUPS // len(column)
+    ranks = np.searchsorted(np.sort(order), order)
+    groups, codes = np.unique(ranks * _NUM_GROUPS // len(column), return_inverse=True)
     names = []
-    for group in range(_NUM_GROUPS):
+    for group in range(len(groups)):
         inside = sorted((number, label(value)) for number, value, code in zip(order, column, codes, strict=True)
                         if code == group)  # fmt: skip
-        names.append(f"{inside[0][1]} to {inside[-1][1]}")
+        low, high = inside[0][1], inside[-1][1]
+        names.append(low if low == high else f"{low} to {high}")
     return names, codes
 
 

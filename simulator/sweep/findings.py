@@ -16,7 +16,7 @@ from simulator.steady import grows
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
-from simulator.sweep.effects import Effects, find_effects
+from simulator.sweep.effects import Effects, find_effects, tells_apart
 
 METRICS = {shown.key: shown for shown in COMPARED}
 
@@ -97,13 +97,20 @@ class Findings:
             self._compared(), self.reference, labels, self.metric, chosen_from_these=self.against is None
         )
 
+    @property
+    def lacks_values(self) -> bool:
+        """Whether some setting has no value of what settings are judged by in some replication."""
+        return bool(np.isnan(self.values(self.metric)).any())
+
     @cached_property
     def effects(self) -> Effects | None:
-        """What each varied key does on the average over the others; None for one key, or where some value lacks."""
+        """What each varied key does on the average over the others; None for one key, where some value lacks, or where
+        the settings do not tell the keys apart.
+        """
         values = self._compared()
-        if len(self.design.axes) < 2 or np.isnan(values).any():
-            return None
         rows = [point.values for point in self.design.points]
+        if len(self.design.axes) < 2 or self.lacks_values or not tells_apart(rows):
+            return None
         return find_effects(self.design.axes, rows, values, lower_is_better=self.shown.lower_is_better)
 
     def label(self, place: int) -> str:

@@ -15,7 +15,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from simulator.comparison import COMPARED, GROWING, Shown, show
+from simulator.comparison import COMPARED, Shown, show
 from simulator.errors import InputError
 from simulator.statistics import LEVEL, Difference
 from simulator.sweep.axes import label
@@ -61,8 +61,11 @@ def notes(findings: Findings) -> list[str]:
         named = "; ".join(_in_words(findings, place) for place in places[:_MOST_NAMED])
         more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
         found.append(f"Unstable at this rate, so that waits are as long as the run and are left out: {named}{more}.")
-        if findings.effects is None and len(findings.design.axes) > 1 and findings.metric.startswith(GROWING):
+        if len(findings.design.axes) > 1 and findings.lacks_values:
             found.append("Hence no effects of single keys: these need a value of every setting.")
+    if findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:
+        number = len(findings.design.points)
+        found.append(f"No effects of single keys: {number:,} settings do not tell them apart; draw more (--samples).")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
     warmup = findings.design.points[0].scenario.warmup
