@@ -23,6 +23,9 @@ _LONGEST_VALUE = 120
 # Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
 _OVERLOADED_SHARE = 0.1
 
+# As many times is called narrower: below it the ratio is shown as 1.0.
+_NARROWER = 1.05
+
 # A tenant that has sent its last by this share of the time in which requests begin is done early.
 _ENDS_EARLY = 0.7
 
@@ -231,8 +234,8 @@ def _pairing_lines(comparison: Comparison) -> list[str]:
         for shown in COMPARED
     }
     middle = {label: median(found) for label, found in ratios.items() if found}
-    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items() if ratio > 1]
-    left = [label for label, ratio in middle.items() if ratio <= 1]
+    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items() if ratio >= _NARROWER]
+    left = [label for label, ratio in middle.items() if ratio < _NARROWER]
     if not middle:
         return []
     if not said:

@@ -97,7 +97,7 @@ def what_pairing_bought(too_short: frozenset[str] = frozenset(), **times: float)
 def test_wider_is_not_called_narrower() -> None:
     said = "Serving the same requests makes the intervals of differences narrower, by the median "
     assert what_pairing_bought(ttft_p90_s=3.0) == [f"{said}3.0 times (p90 TTFT)."]
-    assert what_pairing_bought(ttft_p90_s=0.5, tpot_p90_s=20.0, hit_rate=0.9) == [
+    assert what_pairing_bought(ttft_p90_s=0.5, tpot_p90_s=20.0, hit_rate=1.04) == [
         f"{said}20 times (p90 TPOT); not in p90 TTFT or hit rate."
     ]
     assert what_pairing_bought(ttft_p90_s=0.5) == [
