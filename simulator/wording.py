@@ -234,7 +234,10 @@ def _pairing_lines(comparison: Comparison) -> list[str]:
         for shown in COMPARED
     }
     middle = {label: median(found) for label, found in ratios.items() if found}
-    said = [f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})" for label, ratio in middle.items() if ratio >= _NARROWER]
+    said = [
+        f"{ratio:,.{0 if ratio >= 10 else 1}f} times ({label})"
+        for label, ratio in middle.items() if ratio >= _NARROWER
+    ]  # fmt: skip
     left = [label for label, ratio in middle.items() if ratio < _NARROWER]
     if not middle:
         return []
