@@ -49,8 +49,10 @@ def judge(
     """``series``: of each setting one array a replication, a number a request in order of arrival. ``warmup``: how many
     requests to leave out, or auto.
 
-    Without several replications, or of a workload that is not ``is_stationary``, nothing is found: then a run is not a
-    sample of a long one but the thing itself.
+    Of settings whose runs differ in length (another rate, a tenant more) never more than half of the shortest is left
+    out: what begins after the last request of a steady load is no sample of it. Without several replications, or of a
+    workload that is not ``is_stationary``, nothing is found: then a run is not a sample of a long one but the thing
+    itself.
     """
     tables = {name: _table(rows) for name, rows in series.items()}
     judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= _LEAST}
@@ -59,7 +61,8 @@ def judge(
     unstable = frozenset(name for name, table in judged.items() if grows(table))
     stable = {name: table for name, table in judged.items() if name not in unstable}
     longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
-    cut = longest if warmup == "auto" else int(warmup)
+    half = min(table.shape[1] for table in tables.values() if table.size) // 2
+    cut = min(longest, half) if warmup == "auto" else int(warmup)
     too_short = frozenset(name for name, table in stable.items() if is_too_short(table[:, cut:]))
     return SteadyState(cut, "MSER-5" if warmup == "auto" else "given", unstable, too_short)
 

@@ -161,6 +161,16 @@ def test_never_more_than_half_is_cut():
     assert mser5(np.arange(1_000.0)) <= 500
 
 
+def test_of_runs_that_differ_in_length_no_more_than_half_of_the_shortest_is_cut():
+    """At twice the rate a run has twice the requests: a start of 900 in 2,000 is nearly all of the run of 1,000."""
+    rng = stream(7, "judge")
+    short = [rng.normal(10, 1, 1_000) for _ in range(5)]
+    long = [rng.normal(10, 1, 2_000) + np.where(np.arange(2_000) < 900, 8.0, 0.0) for _ in range(5)]
+    assert mser5(np.mean(long, axis=0)) >= 900
+    assert judge({"before": short, "after": long}).num_skipped == 500
+    assert judge({"after": long}).num_skipped >= 900
+
+
 def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
     """The longest of their own: here the second setting starts cold for 200 requests, the first does not."""
     rng = stream(6, "judge")
