@@ -349,6 +349,8 @@ class Comparison:
             best = self._best(shown)
             if best is not None and len(values) > 1:
                 leads.setdefault(best, []).append(self._superlative(best, shown))
+        if not any(self.estimate(policy, shown.key) for policy in self.policies for shown in COMPARED):
+            return "No run served a request: there is nothing to compare."
         seen = "; ".join(f"{self.names[policy]} has {listed(led)}" for policy, led in leads.items())
         return (
             f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): "

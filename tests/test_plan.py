@@ -354,6 +354,13 @@ def test_an_outcome_is_what_the_run_says() -> None:
         assert found.value(target("chat", name, 1.0)) == pytest.approx(result.summary()[f"{name}_s"], rel=1e-5)
 
 
+def test_where_every_request_is_refused_none_is_within_its_target() -> None:
+    found = simulate(Task(scenario(CHAT).with_changes({("engine", "max_model_len"): 40}), 0))
+    assert found.value(target("chat", "ttft_p90", 1.0)) == math.inf
+    assert found.refusals
+    assert not found.facts["busy_share"] > 0
+
+
 def test_a_plan_is_the_same_wherever_and_however_it_is_computed() -> None:
     free = {"free": {"cluster.instances": "2..4"}, "targets": {"chat": {"ttft_p90": "400 ms"}}, "budget": 30}
     described = scenario(CHAT, plan=free, replications=4)

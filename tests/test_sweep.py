@@ -588,6 +588,18 @@ def test_a_setting_under_overload_has_no_waits(tmp_path: Path) -> None:
     assert dashes == [(0, (0.5, 0.5)), (2, (0.5, 0.5))]  # of p90 TTFT and of p90 end-to-end latency
 
 
+def test_where_every_request_is_refused_nothing_breaks(tmp_path: Path) -> None:
+    described = scenario().with_changes({("engine", "max_model_len"): 400})
+    found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))
+    assert verdict(found) == "No setting has a p90 TTFT in every replication."
+    sent = 2 * 2 * (5 + 5)  # settings, replications, requests of both tenants
+    assert f"{sent} of {sent} requests over all settings were refused: latencies are of the others." in notes(found)
+    assert set(figures(found)) == {"settings"}
+    assert experiment.compare(described, jobs=1).verdict().startswith("Only round_robin was run")
+    assert experiment.compare(parse(TEXT.replace("[round_robin]", "[round_robin, random]").replace("4096", "400")),
+                              jobs=1).verdict() == "No run served a request: there is nothing to compare."  # fmt: skip
+
+
 def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:
     described = parse(TEXT + "warmup: 10\n")
     found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))

@@ -131,7 +131,7 @@ def _usage(result: RunResult, num_seats: int, from_s: float, until_s: float) -> 
     """
     line, width_s = result.timeline, float(result.timeline["width_s"].iloc[0])
     line = line[(line["start_s"] + width_s > from_s) & (line["start_s"] <= until_s)]
-    time_s = float(line["width_s"].sum())
+    time_s = float(line["width_s"].sum()) or math.nan  # nobody was served in it
     held = ((line["mean_running"] + line["mean_waiting"]) * line["width_s"]).groupby(line["instance"]).sum()
     return {
         "busy_share": float(line["busy_s"].sum()) / time_s,

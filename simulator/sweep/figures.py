@@ -33,6 +33,10 @@ def figures(findings: Findings) -> dict[str, Figure]:
 def _settings(findings: Findings) -> Figure:
     num_axes = len(findings.design.axes)
     metrics = [shown for shown in COMPARED if not np.isnan(findings.values(shown.key)).all()]
+    if not metrics:
+        figure = Figure(figsize=(6.2, 1.5))
+        figure.text(0.5, 0.5, "No run served a request.", ha="center")
+        return figure
     metrics.sort(key=lambda shown: shown.key != findings.metric)
     panels = metrics if num_axes <= 2 else [findings.shown] * num_axes
     with sns.axes_style("whitegrid"), sns.plotting_context("notebook", font_scale=0.85):

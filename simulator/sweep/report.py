@@ -66,6 +66,10 @@ def notes(findings: Findings) -> list[str]:
     if findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:
         number = len(findings.design.points)
         found.append(f"No effects of single keys: {number:,} settings do not tell them apart; draw more (--samples).")
+    for state, what in (("refused", "refused"), ("aborted", "given up by their clients")):
+        number, sent = (sum(int(row[name]) for row in findings.rows) for name in (f"num_{state}", "num_requests"))
+        if number:
+            found.append(f"{number:,} of {sent:,} requests over all settings were {what}: latencies are of the others.")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
     warmup = findings.design.points[0].scenario.warmup
