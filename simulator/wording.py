@@ -26,7 +26,8 @@ _OVERLOADED_SHARE = 0.1
 # As many times is called narrower: below it the ratio is shown as 1.0.
 _NARROWER = 1.05
 
-# A tenant that has sent its last by this share of the time in which requests begin is done early.
+# A tenant that has sent its last by this share of the time in which requests begin is done early; so are all, where the
+# turns of what has begun take the rest of the time.
 _ENDS_EARLY = 0.7
 
 
@@ -135,6 +136,7 @@ def notes(comparison: Comparison) -> list[str]:
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
     found += _early_end_lines(comparison)
+    found += _long_end_lines(comparison)
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
     found += _profile_lines(comparison)
@@ -165,10 +167,11 @@ def isolation_lines(comparison: Comparison) -> list[str]:
     found = comparison.provenance.isolation
     if found is None:
         return []
+    counted = "those of the warm-up too, " if comparison.steady_state.num_skipped else ""
     said = (
         f"In one cache that never evicts, {found.salted:.1%} of prompt tokens would be found with the tenants' salts "
         f"and {found.shared:.1%} without: {100 * found.price:.1f} points are what the salts cost (first "
-        f"{found.num_requests:,} requests, answered at once)."
+        f"{found.num_requests:,} requests, {counted}answered at once)."
     )
     return [said]
 
@@ -184,6 +187,20 @@ def _early_end_lines(comparison: Comparison) -> list[str]:
     said = (
         f"Tenants do not send for equally long: {when} of {longest_s:.3g} s. From then on the load is lower, and what "
         "is estimated is no one load's; numbers of requests in proportion to the rates end together."
+    )
+    return [said]
+
+
+def _long_end_lines(comparison: Comparison) -> list[str]:
+    """That conversations go on long after the last has begun, under a load that falls."""
+    first = comparison.results[0]
+    begun_s, last_s = max(first.last_begun_s().values(), default=0.0), float(first.requests["arrival_s"].max())
+    if not comparison.provenance.is_stationary or not begun_s < _ENDS_EARLY * last_s:
+        return []
+    said = (
+        f"The last conversation begins after {begun_s:.4g} s, and what follows comes until {last_s:.4g} s: meanwhile "
+        "the load falls, so that throughput is lower and latencies are better than at the full load. A longer workload "
+        "makes that part smaller."
     )
     return [said]
 

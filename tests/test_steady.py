@@ -230,6 +230,39 @@ def test_a_tenant_that_is_done_early_is_named(tmp_path, num_requests, is_said):
     assert all("second has sent its last after" in line for line in said)
 
 
+@pytest.mark.parametrize(("think_time", "is_said"), [("100 s", True), ("1 s", False)])
+def test_conversations_that_go_on_after_the_last_has_begun_are_named(tmp_path, think_time, is_said):
+    """40 begin within 20 s and take three turns: with 100 s between these, most of the run is under a fading load."""
+    path = tmp_path / "steady.yaml"
+    path.write_text(SCENARIO.replace("RATE", "2"))
+    talks = {
+        "num_conversations": 40,
+        "arrivals": {"process": "fixed", "rate_per_s": 2},
+        "layers": [{"name": "system", "tokens": 500}],
+        "turns": 3,
+        "question_tokens": 50,
+        "output_tokens": 20,
+        "think_time": think_time,
+    }
+    tenants = [{"name": "chat", "conversations": talks}]
+    found = load(path).with_changes({("workload", "tenants"): tenants, ("replications",): 2})
+    said = [line for line in notes(compare(found, jobs=1)) if line.startswith("The last conversation begins after")]
+    assert bool(said) is is_said
+
+
+def test_the_ceiling_of_all_requests_says_that_it_counts_the_warm_up(tmp_path):
+    """All send one text: what is counted after the first request hits more than a cache that has to be filled."""
+    path = tmp_path / "steady.yaml"
+    path.write_text(SCENARIO.replace("RATE", "2"))
+    first = load(path).model_dump(mode="json", exclude_unset=True)["workload"]["tenants"][0]
+    source = first["synthetic"] | {"num_requests": 40, "num_prefixes": 1, "prefix_tokens": 500, "suffix_tokens": 10}
+    tenants = [first | {"cache_salt": "own", "synthetic": source}]
+    for warmup, is_said in ((5, True), (0, False)):
+        comparison = compare(load(path).with_changes({("workload", "tenants"): tenants, ("warmup",): warmup}), jobs=1)
+        said = [line for line in notes(comparison) if line.startswith("In one cache that never evicts")]
+        assert ["those of the warm-up too" in line for line in said] == [is_said]
+
+
 def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
     comparison = compared(tmp_path, "2", warmup=150)
     whole = compared(tmp_path, "2", warmup=0)
