@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from scipy.optimize import brentq
 
+from simulator.errors import InputError
 from simulator.executors import Processes
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Evidence
@@ -352,6 +354,13 @@ def test_an_outcome_is_what_the_run_says() -> None:
     assert found.value(target("chat", "goodput_share", 0.9)) == result.by_tenant()[0]["within_targets"]
     for name in ("ttft_p90", "tpot_mean", "e2e_p50", "queue_p99"):
         assert found.value(target("chat", name, 1.0)) == pytest.approx(result.summary()[f"{name}_s"], rel=1e-5)
+
+
+def test_a_warm_up_as_long_as_a_run_is_refused() -> None:
+    runs = [outcome(*[0.5] * 20)] * 4
+    assert judge(candidate(1, 1.0, 0, 0), replace(rules(), warmup=19), runs).num_skipped == 19
+    with pytest.raises(InputError, match="^warmup: got 20, a run has 20 requests, expected fewer than that$"):
+        judge(candidate(1, 1.0, 0, 0), replace(rules(), warmup=20), runs)
 
 
 def test_where_every_request_is_refused_none_is_within_its_target() -> None:

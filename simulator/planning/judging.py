@@ -145,12 +145,14 @@ def decide(candidate: Candidate, rules: Rules, evidence: Evidence) -> Judgement:
 
 def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Judgement:
     """What these replications, two at least, tell of the setting: nothing before there are as many as the first look
-    has. Raises InputError for a target about nothing.
+    has. Raises InputError for a target about nothing, and for a warm-up as long as a run.
     """
     series = {"": [outcome.warmup_series for outcome in outcomes]}
     steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary)
     is_looked_at = len(outcomes) >= rules.looks[0]
     unstable, too_short, skipped = bool(steady.unstable), is_looked_at and bool(steady.too_short), steady.num_skipped
+    if skipped >= (number := min(len(outcome.within) for outcome in outcomes)) > 0:
+        raise InputError(f"warmup: got {skipped:,}, a run has {number:,} requests, expected fewer than that")
     values = tuple(_value(target, outcomes, skipped, rules.error) for target in rules.targets)
     verdicts = {value.verdict for value in values}
     if not is_looked_at:
