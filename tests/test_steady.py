@@ -134,6 +134,14 @@ def test_a_run_too_short_for_its_load_is_found():
     assert not any(long)
 
 
+def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unlike():
+    """The same waits, 0.6 to 1.6 times as long in each replication: what no longer run would change."""
+    rng = stream(8, "levels")
+    levels = np.geomspace(0.6, 1.6, 10)[:, None]
+    assert not any(is_too_short(levels * waits(1, 0.8, (10, 10_000), rng)) for _ in range(10))
+    assert np.mean([is_too_short(levels * waits(1, 0.9, (10, 2_000), rng)) for _ in range(30)]) > 0.8
+
+
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
     rng = stream(4, "overload")
     for rho, least, most in ((1.2, 1.0, 1.0), (0.9, 0.0, 0.02)):
