@@ -140,6 +140,8 @@ def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unl
     levels = np.geomspace(0.6, 1.6, 10)[:, None]
     assert not any(is_too_short(levels * waits(1, 0.8, (10, 10_000), rng)) for _ in range(10))
     assert np.mean([is_too_short(levels * waits(1, 0.9, (10, 2_000), rng)) for _ in range(30)]) > 0.8
+    slow = 1 + 0.02 * np.sin(np.linspace(0, 20, 2_000)) + rng.normal(0, 0.01, (10, 2_000))
+    assert not is_too_short(levels * slow), "however slowly, 2 % up and down is not what the interval is of"
 
 
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
