@@ -211,6 +211,11 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
     if steady.num_skipped:
         how = "found by MSER-5 over the replications" if steady.method == "MSER-5" else "as the scenario says"
         lines.append(f"The first {steady.num_skipped:,} requests of every run are a warm-up, {how}, and count nowhere.")
+        if lost := _tenants_of_the_warmup(comparison):
+            lines.append(
+                f"The warm-up is all that {listed(lost)} sent in at least one run, of which nothing counts there: more "
+                "requests of that tenant, or a stated warmup, would tell of it."
+            )
     if steady.unstable:
         who = ", ".join(comparison.names[policy] for policy in comparison.policies if policy in steady.unstable)
         lines.append(
@@ -224,6 +229,15 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
             "interval would promise too much: means stand without one. Send more requests."
         )
     return lines
+
+
+def _tenants_of_the_warmup(comparison: Comparison) -> list[str]:
+    """Tenants of whose requests in some run none is left."""
+    lost: dict[str, None] = {}
+    for whole, counted in zip(comparison.results, comparison.counted, strict=True):
+        kept = set(counted.requests["tenant"])
+        lost |= dict.fromkeys(name for name in map(str, whole.requests["tenant"].unique()) if name not in kept)
+    return list(lost)
 
 
 def _profile_lines(comparison: Comparison) -> list[str]:

@@ -273,6 +273,18 @@ def test_the_ceiling_of_all_requests_says_that_it_counts_the_warm_up(tmp_path):
         assert ["those of the warm-up too" in line for line in said] == [is_said]
 
 
+@pytest.mark.parametrize(("warmup", "is_said"), [(200, True), (20, False)])
+def test_a_tenant_that_the_warm_up_is_all_of_is_named(tmp_path, warmup, is_said):
+    """Of two tenants at one rate the second sends 30 requests, which are over before the first 200 of both."""
+    path = tmp_path / "steady.yaml"
+    path.write_text(SCENARIO.replace("RATE", "2"))
+    first = load(path).model_dump(mode="json", exclude_unset=True)["workload"]["tenants"][0]
+    second = first | {"name": "second", "synthetic": first["synthetic"] | {"num_requests": 30}}
+    changes = {("workload", "tenants"): [first, second], ("replications",): 2, ("warmup",): warmup}
+    said = [line for line in notes(compare(load(path).with_changes(changes), jobs=1)) if "all that second sent" in line]
+    assert bool(said) is is_said
+
+
 def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
     comparison = compared(tmp_path, "2", warmup=150)
     whole = compared(tmp_path, "2", warmup=0)
