@@ -356,6 +356,23 @@ def test_an_outcome_is_what_the_run_says() -> None:
         assert found.value(target("chat", name, 1.0)) == pytest.approx(result.summary()[f"{name}_s"], rel=1e-5)
 
 
+def test_rates_of_conversations_are_those_of_the_time_in_which_they_begin() -> None:
+    """40 of three turns begin at 2 a second: 6 requests a second in the long run, however long people think."""
+    talks = {
+        "num_conversations": 40,
+        "arrivals": {"process": "fixed", "rate_per_s": 2},
+        "layers": [{"name": "system", "tokens": 100}],
+        "turns": 3,
+        "question_tokens": 50,
+        "output_tokens": 10,
+        "think_time": "100 s",
+    }
+    changed = scenario(CHAT).with_changes({("workload", "tenants"): [{"name": "chat", "conversations": talks}]})
+    found = simulate(Task(changed, 0))
+    assert found.facts["requests_per_s"] == pytest.approx(6, rel=0.03)  # 40 conversations have 39 gaps
+    assert found.facts["output_tokens_per_s"] == pytest.approx(60, rel=0.03)
+
+
 def test_a_warm_up_as_long_as_a_run_is_refused() -> None:
     runs = [outcome(*[0.5] * 20)] * 4
     assert judge(candidate(1, 1.0, 0, 0), replace(rules(), warmup=19), runs).num_skipped == 19

@@ -67,7 +67,7 @@ def simulate(task: Task) -> Outcome:
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    return reduced(result, scenario.engine_config.max_num_seqs)
+    return reduced(result, scenario.engine_config.max_num_seqs, is_stationary=scenario.workload.is_stationary)
 
 
 @cache
@@ -76,8 +76,8 @@ def _versions() -> dict[str, str]:
     return experiment.versions()
 
 
-def reduced(result: RunResult, num_seats: int) -> Outcome:
-    """The outcome of a run whose instances have ``num_seats`` each."""
+def reduced(result: RunResult, num_seats: int, *, is_stationary: bool) -> Outcome:
+    """The outcome of a run whose instances have ``num_seats`` each; ``is_stationary`` is the workload's."""
     rows = result.requests.sort_values("arrival_s", kind="stable")
     finished = (rows["state"] == "finished").to_numpy()
     latencies_s = {}
@@ -93,7 +93,7 @@ def reduced(result: RunResult, num_seats: int) -> Outcome:
         latencies_s=latencies_s,
         within=_within(result, rows, finished),
         warmup_series=result.first_token_series().astype(np.float32),
-        facts=_facts(result, num_seats),
+        facts=_facts(result, num_seats, is_stationary),
         refusals=result.refusals(),
         versions=_versions(),
     )
@@ -108,11 +108,17 @@ def _within(result: RunResult, rows: pd.DataFrame, finished: np.ndarray) -> np.n
     return met
 
 
-def _facts(result: RunResult, num_seats: int) -> dict[str, float]:
-    """Rates of the time in which requests arrive, and how far each resource is used; NaN without such a time."""
+def _facts(result: RunResult, num_seats: int, is_stationary: bool) -> dict[str, float]:
+    """Rates of the time in which requests arrive, and how far each resource is used; NaN without such a time.
+
+    At one rate that time ends where the last conversation begins: all of the conversations' tokens over the time in
+    which these begin is what a long run has in a second, while turns that come later meet a load that falls.
+    """
     rows = result.requests
     finished = rows[rows["state"] == "finished"]
     last_s, first_s = float(rows["arrival_s"].max()), float(rows["arrival_s"].min())
+    if is_stationary:
+        last_s = max(result.last_begun_s().values(), default=first_s)
     time_s = last_s - first_s or math.nan
     output, prompt = float(finished["num_output_tokens"].sum()), float(finished["num_prompt_tokens"].sum())
     found = {
