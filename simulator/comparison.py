@@ -211,7 +211,8 @@ class Comparison:
     def _differences(self) -> list[Difference]:
         metrics = [shown.key for shown in COMPARED]
         samples = {policy: {metric: self.samples(policy, metric) for metric in metrics} for policy in self.policies}
-        return compare_all(samples, metrics, ratios=[shown.key for shown in COMPARED if shown.unit != "%"])
+        ratios = [shown.key for shown in COMPARED if shown.unit != "%"]
+        return compare_all(samples, metrics, ratios, withheld=self.steady_state.too_short)
 
     def pairs(self) -> list[Difference]:
         """Paired differences of all policies in the compared metrics, p-values adjusted by Holm over the whole list."""
@@ -352,6 +353,8 @@ class Comparison:
         if not any(self.estimate(policy, shown.key) for policy in self.policies for shown in COMPARED):
             return "No run served a request: there is nothing to compare."
         seen = "; ".join(f"{self.names[policy]} has {listed(led)}" for policy, led in leads.items())
+        if self.steady_state.too_short:
+            return f"Nothing is shown, since runs are too short for the load; in these: {seen or 'all is alike'}."
         return (
             f"{THIS_TRACE_ONLY} ({why}, so no difference can be shown to hold beyond it): "
             f"{seen or f'every {self.noun} is alike'}."

@@ -155,11 +155,13 @@ def compare_all(
     samples: Mapping[str, Mapping[str, Sequence[float | None]]],
     metrics: Sequence[str],
     ratios: Collection[str] = (),
+    withheld: Collection[str] = (),
 ) -> list[Difference]:
     """All pairs of policies in all ``metrics``, with Holm's correction over the whole family.
 
     Times and rates, named in ``ratios``, are compared by their logarithms: a busier replication multiplies them for all
-    policies alike, and only ratios take that out (the log transformation of Box and Cox, 1964).
+    policies alike, and only ratios take that out (the log transformation of Box and Cox, 1964). Differences from a
+    policy in ``withheld`` are given without interval and p-value.
 
     ``samples[policy][metric]`` holds one number a replication, in the same order for every policy. A metric that some
     policy could not deliver in some replication (None) is left out for that policy's pairs.
@@ -175,6 +177,9 @@ def compare_all(
                 a, b = np.log(a), np.log(b)  # type: ignore[arg-type, assignment]
             difference = paired_difference(metric, first, second, a, b)  # type: ignore[arg-type]
             found.append(replace(difference, as_ratio=as_ratio))
+            if {first, second} & set(withheld):
+                estimate = replace(difference.estimate, half_width=None, without=TOO_SHORT)
+                found[-1] = Difference(metric, first, second, estimate, None, as_ratio=as_ratio)
     tested = [index for index, difference in enumerate(found) if difference.p_value is not None]
     adjusted = holm([p for difference in found if (p := difference.p_value) is not None])
     for index, value in zip(tested, adjusted, strict=True):

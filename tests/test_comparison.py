@@ -139,3 +139,19 @@ def test_numbers_show_two_digits_of_their_half_width(
     mean: float, half_width: float | None, scale: float, shown: str
 ) -> None:
     assert show(Estimate(mean, half_width, 3), scale) == shown
+
+
+def test_where_runs_are_too_short_nothing_is_shown_of_them() -> None:
+    """No interval of a mean, hence none of a difference from it, no p-value, and no share in Holm's correction."""
+    comparison = draw_comparison(5, {"slow": 1.5, "fast": 1.0, "short": 1.0}, 400)
+    comparison.__dict__["steady_state"] = SteadyState(too_short=frozenset({"short"}))
+    pairs = {(pair.metric, pair.first, pair.second): pair for pair in comparison.pairs()}
+    assert pairs["ttft_p90_s", "slow", "fast"].significant
+    withheld = [pair for pair in pairs.values() if "short" in (pair.first, pair.second)]
+    assert withheld
+    assert all((pair.p_value, pair.adjusted_p, pair.estimate.half_width) == (None, None, None) for pair in withheld)
+    two = draw_comparison(5, {"slow": 1.5, "fast": 1.0}, 400).pairs()
+    assert len([pair for pair in pairs.values() if pair.adjusted_p is not None]) == len(two)
+    all_short = draw_comparison(5, TWO, 400)
+    all_short.__dict__["steady_state"] = SteadyState(too_short=frozenset(TWO))
+    assert all_short.verdict().startswith("Nothing is shown, since runs are too short for the load; in these: fast has")
