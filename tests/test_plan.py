@@ -380,6 +380,14 @@ def test_a_warm_up_as_long_as_a_run_is_refused() -> None:
         judge(candidate(1, 1.0, 0, 0), replace(rules(), warmup=20), runs)
 
 
+def test_a_tenant_whose_requests_are_all_of_the_warm_up_is_told_so() -> None:
+    one = outcome(*[0.5] * 20)
+    both = replace(one, tenants=("a", "b"), tenant=np.array([0] * 5 + [1] * 15))
+    line = r"^plan.targets.a.ttft_p90: the tenant has no requests with a TTFT after the first 5 requests, a warm-up \("
+    with pytest.raises(InputError, match=line):
+        judge(candidate(1, 1.0, 0, 0), replace(rules(), warmup=5), [both] * 4)
+
+
 def test_where_every_request_is_refused_none_is_within_its_target() -> None:
     found = simulate(Task(scenario(CHAT).with_changes({("engine", "max_model_len"): 40}), 0))
     assert found.value(target("chat", "ttft_p90", 1.0)) == math.inf
