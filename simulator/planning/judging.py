@@ -177,8 +177,9 @@ def _value(target: Target, outcomes: Sequence[Outcome], num_skipped: int, error:
     found = found[~np.isnan(found)]
     if not len(found):
         what = "requests" if target.latency is None else f"requests with a {target.latency.upper()}"
-        left = f" after the first {num_skipped:,} requests, a warm-up (another is stated as warmup)" if num_skipped else ""
-        raise InputError(f"plan.targets.{target.tenant}.{target.name}: the tenant has no {what}{left}")
+        if num_skipped:
+            what += f" after the first {num_skipped:,} requests, a warm-up (another is stated as warmup)"
+        raise InputError(f"plan.targets.{target.tenant}.{target.name}: the tenant has no {what}")
     if np.isinf(found).any():
         return Value(target, math.inf, math.inf, math.inf)
     mean = float(found.mean())
