@@ -112,6 +112,8 @@ def slice_command(
 
     if not (start_s or end_s or num_sessions or first):
         raise InputError("slice: nothing to cut away, expected --from, --to, --first or --sessions")
+    if end_s is not None and end_s <= start_s:
+        raise InputError(f"--to: got {end_s:g} s, which is not after --from ({start_s:g} s)")
     _write([file], output, reading, lambda streams: cut(streams[0], start_s, end_s, first, num_sessions, seed))
 
 

@@ -292,6 +292,7 @@ def test_zipped_output_is_the_same_every_time(tmp_path, small):
     ("arguments", "said"),
     [
         (("slice",), "slice: nothing to cut away, expected --from, --to, --first or --sessions"),
+        (("slice", "--from", "10 min", "--to", "5 min"), "--to: got 300 s, which is not after --from (600 s)"),
         (("slice", "--from", "1 h"), "small.jsonl: no request is left to write"),
         (("slice", "--to", "soon"), "--to: got 'soon', expected a duration"),
         (("slice", "--first", "0"), "--first: got '0', expected at least 1"),
