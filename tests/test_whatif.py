@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from simulator.scenario import Scenario, parse
 from simulator.whatif import BEFORE, Case, ask, compared
 from simulator.whatif.answer import rows, tenant_rows
 from simulator.whatif.coupling import lines
+from simulator.whatif.report import other_notes
 from simulator.whatif.words import sentence
 from simulator.wording import variant_lines
 from simulator.workload import open_workload
@@ -448,6 +450,17 @@ def path(tmp_path: Path) -> Path:
     file = tmp_path / "x.yaml"
     file.write_text(TEXT.replace("[round_robin]", "[round_robin, random]"))
     return file
+
+
+def test_a_ratio_is_what_the_notes_say_that_it_is(twice: Answer) -> None:
+    """The geometric mean of the ratios by replication, which here is not the ratio of the means."""
+    comparison, _ = twice
+    found = next(row for row in rows(comparison, "after") if row.shown.key == "ttft_p90_s")
+    before, after = (np.array(comparison.samples(side, "ttft_p90_s"), dtype=float) for side in (BEFORE, "after"))
+    assert found.change is not None
+    assert np.exp(found.change.estimate.mean) == pytest.approx(np.exp(np.log(after / before).mean()))
+    assert np.exp(found.change.estimate.mean) != pytest.approx(after.mean() / before.mean(), rel=1e-3)
+    assert any("geometric mean of the replications' ratios" in line for line in other_notes(comparison))
 
 
 def test_the_command_prints_before_and_after(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

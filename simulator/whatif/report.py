@@ -52,8 +52,9 @@ def other_notes(comparison: Comparison) -> Iterator[str]:
     said = variant_lines(comparison)
     yield from (text for text in notes(comparison) if text not in said)
     yield sampling(comparison)
-    yield ("A change is after against before, paired by replication, with a 95 % interval of its own; whether it is "
-           "shown goes by Holm's correction over all that is tested.")  # fmt: skip
+    yield ("A change is after against before, paired by replication, with a 95 % interval of its own; × is the "
+           "geometric mean of the replications' ratios, not the ratio of the means. Whether a change is shown goes by "
+           "Holm's correction over all that is tested.")  # fmt: skip
     yield from ignored_lines(comparison)
 
 
