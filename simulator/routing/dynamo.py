@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from simulator.request import Request
 from simulator.routing.decision import Hold, Send
-from simulator.routing.prefix_index import spread
+from simulator.routing.prefix_index import apart, instances, spread
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.ties import any_least, any_of
 from simulator.routing.view import View
@@ -127,24 +127,28 @@ class Dynamo(Router):
 
     def _relative_costs(self, request: Request, view: View, now_s: float) -> list[float]:
         """The costs in tokens, less what is the same for all instances."""
-        overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
-        shared, shares = spread(view.active_levels(request), view.num_instances)
         if self._is_special:
-            return self._special_costs(request, view, overlap, overlaps, shared, shares)
+            return self._special_costs(request, view, now_s)
+        overlap, overlaps = apart(view.cached_levels(request, now_s), view.num_instances)
+        shared, shares = apart(view.active_levels(request), view.num_instances)
         return self._plain_costs(view, overlap, overlaps, shared, shares)
 
     def _plain_costs(
-        self, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
+        self, view: View, overlap: int, overlaps: list[tuple[int, int]], shared: int, shares: list[tuple[int, int]]
     ) -> list[float]:
         """With a credit that does not decay and without a floor: what does not depend on the request is kept."""
         self._look_at(view)
         costs = self._loads.copy()
         block = view.block_size
         held_block = self.params.prefill_load_scale * self.params.overlap_score_credit * block
-        for instance, depth in overlaps.items():
-            costs[instance] -= held_block * (depth - overlap)
-        for instance, depth in shares.items():
-            costs[instance] -= block * (depth - shared)
+        for mask, depth in overlaps:
+            more = held_block * (depth - overlap)
+            for instance in instances(mask):
+                costs[instance] -= more
+        for mask, depth in shares:
+            more = block * (depth - shared)
+            for instance in instances(mask):
+                costs[instance] -= more
         return costs
 
     def _look_at(self, view: View) -> None:
@@ -161,8 +165,8 @@ class Dynamo(Router):
         """Any instance of the least cost, where a credit decays or there is a floor. Neither makes anything cheaper, so
         that nobody whose plain cost is above the least cost need be looked at closely.
         """
-        overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
-        shared, shares = spread(view.active_levels(request), view.num_instances)
+        overlap, overlaps = apart(view.cached_levels(request, now_s), view.num_instances)
+        shared, shares = apart(view.active_levels(request), view.num_instances)
         plain = self._plain_costs(view, overlap, overlaps, shared, shares)
         params, size, num_tokens = self.params, view.block_size, request.num_prompt_tokens
         scale, credit = params.prefill_load_scale, params.overlap_score_credit * size
@@ -171,7 +175,8 @@ class Dynamo(Router):
 
         def excess(instance: int) -> float:
             """By how much the cost is above the plain one."""
-            tokens, held = view.prefill_tokens[instance], credit * overlaps.get(instance, overlap)
+            depth = next((depth for mask, depth in overlaps if mask >> instance & 1), overlap)
+            tokens, held = view.prefill_tokens[instance], credit * depth
             adjusted = tokens + num_tokens - held / (1 + rate * (tokens - fewest))
             if params.zero_floor and adjusted < 0:
                 adjusted = 0.0
@@ -183,10 +188,10 @@ class Dynamo(Router):
         least = min(costs.values())
         return any_of([instance for instance, cost in costs.items() if cost == least], self.rng)
 
-    def _special_costs(
-        self, request: Request, view: View, overlap: int, overlaps: dict[int, int], shared: int, shares: dict[int, int]
-    ) -> list[float]:
+    def _special_costs(self, request: Request, view: View, now_s: float) -> list[float]:
         """The costs in tokens, with a credit that decays, or a floor."""
+        overlap, overlaps = spread(view.cached_levels(request, now_s), view.num_instances)
+        shared, shares = spread(view.active_levels(request), view.num_instances)
         params = self.params
         size, num_tokens = view.block_size, request.num_prompt_tokens
         scale, credit = params.prefill_load_scale, params.overlap_score_credit * size
@@ -216,6 +221,6 @@ class Dynamo(Router):
         width = (most - least) * self.params.temperature
         # By rejection: the greatest weight is 1, and few tries are cheaper than all weights.
         while True:
-            instance = self.rng.randrange(len(costs))
+            instance = int(self.rng.random() * len(costs))
             if self.rng.random() < math.exp((least - costs[instance]) / width):
                 return instance

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from operator import mul
 from typing import Any, Literal
 
 from simulator.request import Request
 from simulator.routing.decision import Send
-from simulator.routing.prefix_index import spread
+from simulator.routing.prefix_index import apart, instances
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.ties import any_least
 from simulator.routing.view import View
@@ -48,16 +49,18 @@ class LMetric(Router):
     def costs(self, request: Request, view: View, now_s: float) -> list[int]:
         """The product for each instance."""
         size, number = view.block_size, view.num_instances
-        overlap, overlaps = spread(view.cached_levels(request, now_s), number)
-        loads, more = view.num_in_flight, 1
-        shared, shares = spread([], number)
-        if self.tracks_active_blocks:
-            shared, shares = spread(view.active_levels(request), number)
-            loads, more = view.active_blocks, len(request.block_keys) + 1
-        num_tokens = request.num_prompt_tokens
-        own, added = num_tokens - overlap * size, more - shared
-        costs = [(tokens + own) * (load + added) for tokens, load in zip(view.prefill_tokens, loads, strict=True)]
-        for instance in overlaps.keys() | shares.keys():
-            uncached = view.prefill_tokens[instance] + num_tokens - overlaps.get(instance, overlap) * size
-            costs[instance] = uncached * (loads[instance] + more - shares.get(instance, shared))
-        return costs
+        overlap, overlaps = apart(view.cached_levels(request, now_s), number)
+        tokens = list(map((request.num_prompt_tokens - overlap * size).__add__, view.prefill_tokens))
+        for mask, depth in overlaps:
+            more = (depth - overlap) * size
+            for instance in instances(mask):
+                tokens[instance] -= more
+        if not self.tracks_active_blocks:
+            return [uncached * (count + 1) for uncached, count in zip(tokens, view.num_in_flight, strict=True)]
+        shared, shares = apart(view.active_levels(request), number)
+        loads = list(map((len(request.block_keys) + 1 - shared).__add__, view.active_blocks))
+        for mask, depth in shares:
+            more = depth - shared
+            for instance in instances(mask):
+                loads[instance] -= more
+        return list(map(mul, tokens, loads))

@@ -186,8 +186,8 @@ def deepest(*indexes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict[int, int]]:
-    """Levels as the depth that most instances have, and the depth of each other one: a beginning that everybody holds
+def apart(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, list[tuple[int, int]]]:
+    """Levels as the depth that most instances have, and (mask, depth) of the others: a beginning that everybody holds
     would otherwise make every instance special.
     """
     rest = (1 << num_instances) - 1
@@ -197,10 +197,16 @@ def spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict
     for mask, depth in levels:
         if mask.bit_count() > most:
             common, most = depth, mask.bit_count()
-    others = dict.fromkeys(instances(rest), 0) if common else {}
-    for mask, depth in levels:
-        if depth != common:
-            others.update(zip(instances(mask), repeat(depth)))
+    others = [level for level in levels if level[1] != common]
+    return common, [(rest, 0), *others] if common and rest else others
+
+
+def spread(levels: list[tuple[int, int]], num_instances: int) -> tuple[int, dict[int, int]]:
+    """As `apart`, with the depth of each other instance by its number."""
+    common, groups = apart(levels, num_instances)
+    others: dict[int, int] = {}
+    for mask, depth in groups:
+        others.update(zip(instances(mask), repeat(depth)))
     return common, others
 
 

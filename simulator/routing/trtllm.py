@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simulator.request import Request
 from simulator.routing.decision import Send
-from simulator.routing.prefix_index import instances, mask_of, spread
+from simulator.routing.prefix_index import apart, instances, mask_of
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.ties import any_least
 from simulator.routing.view import View
@@ -77,13 +77,14 @@ class TrtLlmAdp(Router):
             levels = [(mask & takes_part, depth) for mask, depth in levels if mask & takes_part]
         if not levels or levels[-1][1] * view.block_size <= params.match_rate_threshold * num_tokens:
             levels = []
-        overlap, overlaps = spread(levels, number)
+        overlap, overlaps = apart(levels, number)
         # A prompt is never cached whole.
         own = num_tokens - min(overlap * view.block_size, num_tokens - 1)
         scores = [own + weight * tokens for tokens in active]
-        owns = {depth: num_tokens - min(depth * view.block_size, num_tokens - 1) for depth in {0, *overlaps.values()}}
-        for instance, depth in overlaps.items():
-            scores[instance] = owns[depth] + weight * active[instance]
+        for mask, depth in overlaps:
+            own = num_tokens - min(depth * view.block_size, num_tokens - 1)
+            for instance in instances(mask):
+                scores[instance] = own + weight * active[instance]
         for instance in full:
             scores[instance] = math.inf
         return scores
