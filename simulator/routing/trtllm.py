@@ -83,7 +83,7 @@ class TrtLlmAdp(Router):
         scores = [own + weight * tokens for tokens in active]
         for mask, depth in overlaps:
             own = num_tokens - min(depth * view.block_size, num_tokens - 1)
-            for instance in instances(mask):
+            for instance in instances(mask & takes_part):
                 scores[instance] = own + weight * active[instance]
         for instance in full:
             scores[instance] = math.inf
