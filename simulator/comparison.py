@@ -134,7 +134,13 @@ class Comparison:
         series: dict[str, list[np.ndarray]] = {policy: [] for policy in self.policies}
         for result in self.results:
             series[result.policy].append(result.first_token_series())
-        return judge(series, self.provenance.warmup, is_stationary=self.provenance.is_stationary)
+        found = judge(series, self.provenance.warmup, is_stationary=self.provenance.is_stationary)
+        # A trace that comes faster than it is served tells no more of latencies than a drawn workload does.
+        overloaded = {
+            policy for policy in self.policies
+            if all(result.is_overloaded for result in self.results if result.policy == policy)
+        }  # fmt: skip
+        return replace(found, unstable=found.unstable | overloaded, too_short=found.too_short - overloaded)
 
     @cached_property
     def counted(self) -> list[RunResult]:

@@ -15,6 +15,8 @@ from simulator.statistics import PERCENTILES, percentiles
 
 Summary = dict[str, float | None]
 
+_MANY = 100
+_OVERLOADED_SHARE = 0.1
 _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
 
@@ -128,6 +130,14 @@ class RunResult:
         kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
         requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
         return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether half of the requests (of a hundred or more) queue longer than a tenth of the time in which they come.
+        """
+        arrivals_s = self.requests["arrival_s"].max() - self.requests["arrival_s"].min()
+        many = len(self.requests) >= _MANY
+        return bool(many and self.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
 
     def first_token_series(self) -> np.ndarray:
         """TTFT (seconds) in order of arrival, until the last session has begun: from then on load falls. Where a

@@ -20,8 +20,6 @@ CALIBRATED_SHARE = 0.9
 # Characters of a changed value.
 _LONGEST_VALUE = 120
 
-# Half of the requests waiting longer than this share of the time in which requests arrived is called an overload.
-_OVERLOADED_SHARE = 0.1
 
 # As many times is called narrower: below it the ratio is shown as 1.0.
 _NARROWER = 1.05
@@ -147,8 +145,6 @@ def notes(comparison: Comparison) -> list[str]:
         shares = [_share_of_the_busiest(run) for run in runs]
         if runs[0].num_instances > 1 and shares and min(shares) == 1:
             found.append(f"{name} sent every request to one of {runs[0].num_instances} instances.")
-        if policy not in comparison.steady_state.unstable and all(_is_overloaded(run) for run in runs):
-            found.append(f"{name} is overloaded: its queues grow while requests arrive, and latencies with them.")
     return [*found, *isolation_lines(comparison), *_hang_up_lines(comparison), *refusal_lines(comparison)]
 
 
@@ -301,11 +297,6 @@ def _share_of_the_busiest(run: RunResult) -> float:
     """The largest share of the routed requests that one instance got; 0 without any."""
     shares = run.requests["instance"].dropna().value_counts(normalize=True)
     return float(shares.max()) if len(shares) else 0.0
-
-
-def _is_overloaded(run: RunResult) -> bool:
-    arrivals_s = run.requests["arrival_s"].max() - run.requests["arrival_s"].min()
-    return bool(run.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
 
 
 def refusal_lines(comparison: Comparison) -> list[str]:
