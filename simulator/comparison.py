@@ -183,6 +183,10 @@ class Comparison:
         first = {result.policy: result for result in reversed(self.counted)}
         return {policy: BlockBootstrap(first[policy].requests) for policy in self.policies}
 
+    @cached_property
+    def _as_fitted_summaries(self) -> list[Summary]:
+        return [result.after(self.steady_state.num_skipped).summary() for result in self.as_fitted]
+
     def profile_share(self, metric: str) -> float | None:
         """Which share of the variance between replications is the profile's (the rest is the workload's), measured on
         the first policy: by how much the drawn profile moves each replication. None where none was drawn or nothing
@@ -190,8 +194,7 @@ class Comparison:
         """
         if not self.as_fitted:
             return None
-        skipped = self.steady_state.num_skipped
-        fitted = [result.after(skipped).summary().get(metric) for result in self.as_fitted]
+        fitted = [summary.get(metric) for summary in self._as_fitted_summaries]
         values = self.samples(self.policies[0], metric)
         if None in fitted or None in values:
             return None
