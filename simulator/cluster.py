@@ -15,7 +15,7 @@ from simulator.instance import Instance, Watcher
 from simulator.metrics import Metrics
 from simulator.noise import StepNoise, draw_step_noise
 from simulator.prefix import PRIVATE, Prefixes
-from simulator.request import ABORTED, REFUSED, RUNNING, WAITING, Request
+from simulator.request import ABORTED, REFUSED, RUNNING, TOO_LONG, WAITING, Request, is_too_long
 from simulator.routing.decision import Copy, Send
 from simulator.routing.fleet import Fleet
 from simulator.routing.router import Router
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from simulator.profile import Profile
 
 Follow = Callable[[Request, float], Iterable[Request]]
-
-TOO_LONG = "prompt and max_tokens exceed max_model_len"
 
 
 def simulate(
@@ -193,7 +191,7 @@ class Cluster:
         # vLLM goes by a clock that never shows the same time twice; two requests of equal rank would preempt each other
         # for ever.
         self._last_arrival = request.arrival_time = max(request.arrival_s, nextafter(self._last_arrival, inf))
-        if request.num_prompt_tokens + request.max_tokens > self.config.max_model_len:
+        if is_too_long(request, self.config.max_model_len):
             self.refuse(request, TOO_LONG)
             return
         if self._needs_block_keys:

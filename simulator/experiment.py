@@ -129,6 +129,7 @@ def _key(task: SettingTask) -> tuple[str, int, bool]:
 
 def describe(scenario: Scenario, *, draws_profile: bool = False) -> Provenance:
     """Where a result of this scenario comes from: scenario, digest, versions, profile with its errors, resampling."""
+    config = scenario.engine_config
     return Provenance(
         name=scenario.name,
         question=scenario.question,
@@ -144,7 +145,7 @@ def describe(scenario: Scenario, *, draws_profile: bool = False) -> Provenance:
         warmup=scenario.warmup,
         draws_profile=draws_profile,
         isolation=price_of_isolation(
-            scenario.workload, scenario.seed, scenario.base_dir, scenario.engine_config.block_size
+            scenario.workload, scenario.seed, scenario.base_dir, config.block_size, config.max_model_len
         ),
         variants=tuple(_describe_variant(scenario, name) for name in scenario.variants),
     )

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _COUNT = Quantity("positive_count", "number")
 _INSTANCES = (1, 2, 4, 8)
+# Options of traces, and what says it instead where a scenario is read.
+_OF_TRACES = {
+    "block_size": ("--block-size", "engine.block_size"), "profile": ("--profile", "profile"),
+    "as_file": ("--as-file", "nothing, since its engine counts"), "format_": ("--format", "a trace's format"),
+    "options": ("--option", "a trace's own keys"), "strict": ("--strict", "a trace's strict"),
+}  # fmt: skip
 
 
 class _Counts(click.ParamType):
@@ -44,7 +50,8 @@ _COUNTS = _Counts()
 @click.option("--policy", "policies", multiple=True, metavar="NAME[:KEY=VALUE,...]",
               help="A policy of kvcast evictions, beside LRU and Belady's bound (repeatable).")  # fmt: skip
 @click.option("--profile", help="Mark the pool that this profile's device holds, in blocks of its engine.")
-@click.option("--pool", "num_blocks", type=_COUNT, help="Mark a pool of so many blocks an instance, as it is.")
+@click.option("--pool", "num_blocks", type=_COUNT,
+              help="Mark a pool of so many blocks an instance (of a scenario: in place of its own).")  # fmt: skip
 @click.option("--instances", type=_COUNTS, default=(), metavar="N,...",
               help="Numbers of instances, each with a pool [1, or 1,2,4,8 with --router].")  # fmt: skip
 @click.option("--router", "routers", multiple=True, metavar="NAME[:NUMBER]",
@@ -113,17 +120,17 @@ class _Opened(NamedTuple):
     policies: tuple[EvictionSpec, ...] = ()
 
 
-def _opened(path: Path, **given: Any) -> _Opened:
-    if path.suffix in (".yaml", ".yml"):
-        for name, value in given.items():
-            if value:
-                shown = {"num_blocks": "pool", "format_": "format", "options": "option"}.get(name, name)
-                raise InputError(f"--{shown.replace('_', '-')}: is for traces, {path} is a scenario and says it itself")
-        return _of_scenario(path)
-    return _of_trace(path, **given)
+def _opened(path: Path, num_blocks: int | None, **given: Any) -> _Opened:
+    if path.suffix not in (".yaml", ".yml"):
+        return _of_trace(path, num_blocks, **given)
+    for name, value in given.items():
+        if value:
+            option, key = _OF_TRACES[name]
+            raise InputError(f"{option}: is for traces; of a scenario ({path}) that is told by {key}")
+    return _of_scenario(path, num_blocks)
 
 
-def _of_scenario(path: Path) -> _Opened:
+def _of_scenario(path: Path, num_blocks: int | None) -> _Opened:
     from simulator.eviction import VLLM
     from simulator.hit_curve.asked import Counting
     from simulator.hit_curve.source import of_scenario
@@ -139,13 +146,13 @@ def _of_scenario(path: Path) -> _Opened:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     # vLLM's null block never holds anything.
-    pool = Pool(config.num_gpu_blocks - 1, "the scenario")
+    pool = Pool(config.num_gpu_blocks - 1, "the scenario") if num_blocks is None else Pool(num_blocks, "--pool")
     policies = () if scenario.eviction.policy in (VLLM, "lru") else (scenario.eviction,)
     return _Opened(requests, pool, (scenario.cluster.instances,), policies)
 
 
 def _of_trace(
-    path: Path, block_size: int | None, profile: str | None, num_blocks: int | None, as_file: bool,
+    path: Path, num_blocks: int | None, block_size: int | None, profile: str | None, as_file: bool,
     format_: str | None, options: Sequence[str], strict: bool,
 ) -> _Opened:  # fmt: skip
     from simulator.hit_curve.source import counting_of, of_trace

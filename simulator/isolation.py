@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.prefix import Prefixes, num_shareable
-from simulator.request import FINISHED, Request
+from simulator.request import REFUSED, Request
 from simulator.workload import open_workload
+from simulator.workload.at_once import answered_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simulator.workload import Workload, WorkloadSpec
+    from simulator.workload import WorkloadSpec
 
 _MOST_BLOCKS = 1_000_000  # looked at: about half a second
 
@@ -34,12 +31,15 @@ class Isolation:
         return self.shared - self.salted
 
 
-def price_of_isolation(spec: WorkloadSpec, seed: int, base_dir: Path, block_size: int) -> Isolation | None:
+def price_of_isolation(
+    spec: WorkloadSpec, seed: int, base_dir: Path, block_size: int, max_model_len: int | None = None
+) -> Isolation | None:
     """The price for the first replication of a workload, or what comes first of it; None where no tenant has a salt, or
     users come back endlessly.
 
     Every answer takes no time here: turns follow each other as they do, and nobody gives up. ``block_size`` is the
-    engine's, in tokens; a hit leaves one token to compute.
+    engine's, in tokens; a hit leaves one token to compute. Requests beyond ``max_model_len`` are refused, and do not
+    count.
     """
     if not any(tenant.cache_salt for tenant in spec.tenants):
         return None
@@ -47,9 +47,11 @@ def price_of_isolation(spec: WorkloadSpec, seed: int, base_dir: Path, block_size
         return None
     salted, shared = _EndlessCache(block_size), _EndlessCache(block_size)
     num_requests = num_tokens = 0
-    for request in _answered_at_once(open_workload(spec, seed, 0, base_dir)):
+    for request in answered_at_once(open_workload(spec, seed, 0, base_dir), max_model_len):
         if num_tokens > _MOST_BLOCKS * block_size:
             break
+        if request.state == REFUSED:
+            continue
         num_requests += 1
         num_tokens += request.num_prompt_tokens
         salted.serve(request, request.cache_salt)
@@ -77,20 +79,3 @@ class _EndlessCache:
                     break
                 self.num_hit_tokens += size
         cached.update(keys)
-
-
-def _answered_at_once(workload: Workload) -> Iterator[Request]:
-    """The workload's requests in order, each ended before the next comes."""
-    arriving = iter(workload)
-    ahead = next(arriving, None)
-    following: list[tuple[float, int, Request]] = []
-    order = count()
-    while ahead is not None or following:
-        if ahead is None or (following and following[0][0] < ahead.arrival_s):
-            request = heappop(following)[2]
-        else:
-            request, ahead = ahead, next(arriving, None)
-        request.state, request.num_output_tokens = FINISHED, min(request.oracle_num_output_tokens, request.max_tokens)
-        yield request
-        for follower in workload.ended(request, request.arrival_s):
-            heappush(following, (follower.arrival_s, next(order), follower))

@@ -13,6 +13,8 @@ Prompt = tuple[Run, ...]
 
 WAITING, RUNNING, FINISHED, REFUSED, ABORTED = "waiting", "running", "finished", "refused", "aborted"
 
+TOO_LONG = "prompt and max_tokens exceed max_model_len"  # why a request is refused
+
 
 class Request:
     """One prompt with its answer. The first block of fields describes it, the second is what a run fills in.
@@ -106,6 +108,11 @@ class Request:
         self.num_published = 0
         self.output_base: int | None = None
         self.joined: Any = None  # int of a group member (decoding.py), else None
+
+
+def is_too_long(request: Request, max_model_len: int) -> bool:
+    """Whether vLLM refuses the request when it comes, since it could become longer than the engine serves."""
+    return request.num_prompt_tokens + request.max_tokens > max_model_len
 
 
 in_order = attrgetter("seq")  # sort key: the order of admission, which is that of the running list and of scheduling

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_trace_goldens import BLOCK_SIZE, TRACES, hits_as_vllm
 from test_trace_info import PROMPT_LISTS, length_of
 
-from simulator import scenario
+from simulator import experiment, scenario
 from simulator.errors import InputError
 from simulator.eviction import make_policy, parse_eviction
 from simulator.eviction.replay import hits
@@ -163,6 +163,45 @@ def test_conversations_go_on_as_if_answers_took_no_time():
 def test_closed_loops_of_users_are_refused():
     with pytest.raises(InputError, match=r"tenants\[0\].conversations.users: a closed loop"):
         of_scenario(scenario.load(ROOT / "scenarios/batch_beside_chat.yaml"), Counting(128))
+
+
+GROWING = """
+name: growing
+engine: {dialect: vllm-0.32, max_model_len: %s, async_scheduling: false}
+profile: qwen3-0.6b-ascend910-a3
+cluster: {instances: 1}
+workload:
+  tenants:
+    - name: chat
+      conversations:
+        arrivals: {process: poisson, rate_per_s: 1}
+        num_conversations: 20
+        layers: [{name: service, tokens: 3000}]
+        turns: 6
+        question_tokens: 500
+        output_tokens: 1000
+        think_time: 5 s
+routing: [round_robin]
+"""
+
+
+def test_requests_that_the_engine_refuses_are_left_out_as_there():
+    """Turns have 3,500, 5,000, 6,500 and 8,000 prompt tokens and answers of 1,000: with 8,192 the fourth is refused,
+    and no fifth one follows it.
+    """
+    growing = scenario.parse(GROWING % "8K")
+    source = of_scenario(growing, Counting(128))
+    asked = list(source.asked())
+    assert sorted(one.num_prompt_tokens for one in asked) == [3_500] * 20 + [5_000] * 20 + [6_500] * 20
+    expected = "left out: 20 of 80 requests, which the engine would refuse: prompt and max_tokens exceed max_model_len"
+    assert any(note.startswith(expected) for note in source.notes)
+    served = experiment.run(growing, router="round_robin", replication=0)
+    assert (len(served.requests), sum(served.refusals().values())) == (80, 20)
+
+
+def test_where_every_request_would_be_refused_that_is_said():
+    with pytest.raises(InputError, match=r"growing: the engine would refuse every request: .* max_model_len \(4,096\)"):
+        study(of_scenario(scenario.parse(GROWING % "4K"), Counting(128)))
 
 
 def test_no_request_is_refused():

@@ -101,6 +101,16 @@ def test_a_scenario_says_block_size_pool_and_instances():
     assert "2 pools as one cache" in kvcast(path)
 
 
+def test_another_pool_stands_in_place_of_the_scenarios_own():
+    """The requests and instances are the scenario's; what a cache of that size hits does not depend on who asks."""
+    path = ROOT / "scenarios" / "shared_prefix.yaml"
+    found = numbers(path, "--pool", "100", "--router", "round_robin", "--at", "200")
+    assert found["pool"] == {"num_blocks": 100, "origin": "--pool", "instances": [2]}
+    assert found["static_routing"][0]["num_blocks_per_instance"] == 100
+    assert [(point["num_blocks"], point["instances"]) for point in found["curve"]] == [(200, 2)]
+    assert found["curve"][0]["lru"] == numbers(path, "--at", "200")["curve"][0]["lru"]
+
+
 def test_what_a_scenario_evicts_by_is_replayed(tmp_path):
     text = (ROOT / "scenarios" / "shared_prefix.yaml").read_text(encoding="utf-8")
     path = tmp_path / "kept.yaml"
@@ -222,8 +232,12 @@ def test_what_makes_no_sense_is_refused(arguments, expected, small):
 
 def test_what_a_scenario_says_itself_is_refused():
     path = ROOT / "scenarios" / "shared_prefix.yaml"
-    for option in (("--profile", PROFILE), ("--block-size", "16"), ("--pool", "9"), ("--as-file",), ("--strict",)):
-        assert complaint(path, *option).startswith(f"{option[0]}: is for traces")
+    for option, key in (
+        (("--profile", PROFILE), "profile"), (("--block-size", "16"), "engine.block_size"),
+        (("--as-file",), "nothing, since its engine counts"), (("--strict",), "a trace's strict"),
+        (("--format", "mooncake"), "a trace's format"), (("--option", "seed=1"), "a trace's own keys"),
+    ):  # fmt: skip
+        assert complaint(path, *option) == f"{option[0]}: is for traces; of a scenario ({path}) that is told by {key}"
     closed = ROOT / "scenarios" / "batch_beside_chat.yaml"
     assert "conversations.users: a closed loop" in complaint(closed)
 

@@ -161,6 +161,15 @@ def test_a_salt_for_each_session_leaves_nothing_but_its_own_history() -> None:
     assert price.shared == pytest.approx((4 * 32 + 5 * 32) / num_tokens)
 
 
+def test_turns_that_the_engine_refuses_have_no_price() -> None:
+    """Second turns of 56 and 8 tokens exceed 63: the ten first ones are left."""
+    text = SALTED.replace("output_tokens: 1", "output_tokens: 8\n      turns: 2\n      think_time: 2 s")
+    price = price_of_isolation(spec(text), 0, Path(), 16, max_model_len=63)
+    assert price is not None
+    assert price.num_requests == 10
+    assert price.shared == pytest.approx(9 * 32 / 400)
+
+
 def test_nobody_pays_without_a_salt_and_endless_users_have_no_price() -> None:
     assert price_of_isolation(spec(SALTED.replace("cache_salt", "lora")), 0, Path(), 16) is None
     users = SALTED.replace("arrivals: {process: fixed, rate_per_s: 1}", "users: {number: 2}")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 from simulator.errors import InputError
 from simulator.hit_curve.asked import Asked, Counting, Namespaces
-from simulator.request import FINISHED, Request
+from simulator.request import REFUSED, TOO_LONG
 from simulator.scenario import Scenario
-from simulator.trace_tools.words import skipped_in_words
-from simulator.workload import Workload, open_workload
+from simulator.trace_tools.words import counted, skipped_in_words
+from simulator.workload import open_workload
+from simulator.workload.at_once import answered_at_once
 from simulator.workload.readers import FileTrace
 from simulator.workload.records import Record
 
@@ -89,9 +88,11 @@ def of_trace(trace: FileTrace, path: Path, counting: Counting) -> Source:
 
 
 def of_scenario(scenario: Scenario, counting: Counting) -> Source:
-    """The workload's first replication. What follows an answer comes as if answers took no time.
+    """The workload's first replication. What follows an answer comes as if answers took no time; requests that the
+    engine would refuse are left out, and nothing follows them that waits for an answer.
 
-    Raises InputError for closed loops of users, where nothing but answers says who comes next.
+    Raises InputError for closed loops of users, where nothing but answers says who comes next, and in the reading for
+    requests that would all be refused.
     """
     for index, tenant in enumerate(scenario.workload.tenants):
         if tenant.conversations is not None and tenant.conversations.users is not None:
@@ -104,13 +105,20 @@ def of_scenario(scenario: Scenario, counting: Counting) -> Source:
         source.tenants += [tenant.name for tenant in scenario.workload.tenants]
         workload = open_workload(scenario.workload, scenario.seed, 0, scenario.base_dir)
         namespaces = Namespaces()
-        for request in workload if workload.open_loop else _at_once(workload):
+        num_requests = num_refused = 0
+        for request in answered_at_once(workload, scenario.engine_config.max_model_len):
+            num_requests += 1
+            if request.state == REFUSED:
+                num_refused += 1
+                continue
             yield counting.asked(
                 request.prompt, request.num_prompt_tokens, request.oracle_num_output_tokens, request.output_segment,
                 namespaces.first_segment(request.cache_salt, request.lora),
                 reads=not request.skip_reading_prefix_cache, session=request.session, tenant=request.tenant,
                 priority=request.priority, arrival_s=request.arrival_s,
             )  # fmt: skip
+        if num_refused:
+            source.notes.append(_refused_in_words(scenario, num_refused, num_requests))
         if scenario.variants:
             source.notes.append("the scenario as it is, none of its variants")
         if scenario.replications > 1:
@@ -126,18 +134,8 @@ def _in_order(trace: FileTrace) -> Iterator[Record]:
     return records if trace.in_order else iter(sorted(records, key=lambda record: record.arrival_s))
 
 
-def _at_once(workload: Workload) -> Iterator[Request]:
-    """All requests by arrival, each with its whole answer the moment it comes."""
-    following: list[tuple[float, int, Request]] = []
-    numbers = count()
-    beginning = iter(workload)
-    first = next(beginning, None)
-    while first is not None or following:
-        if first is not None and not (following and following[0][0] < first.arrival_s):
-            request, first = first, next(beginning, None)
-        else:
-            request = heapq.heappop(following)[2]
-        request.state, request.num_output_tokens = FINISHED, request.oracle_num_output_tokens
-        yield request
-        for follower in workload.ended(request, request.arrival_s):
-            heapq.heappush(following, (follower.arrival_s, next(numbers), follower))
+def _refused_in_words(scenario: Scenario, num_refused: int, num_requests: int) -> str:
+    why = f"{TOO_LONG} ({scenario.engine_config.max_model_len:,})"
+    if num_refused == num_requests:
+        raise InputError(f"{scenario.name}: the engine would refuse every request: {why}")
+    return f"left out: {num_refused:,} of {counted(num_requests, 'request')}, which the engine would refuse: {why}"
