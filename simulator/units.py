@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainSerializer
 
 from simulator.errors import InputError
 
@@ -34,6 +34,7 @@ _PER = {"/s": Decimal(1), "/min": Decimal(60), "/h": Decimal(3600)}
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*([^\s\d.+-]\S*)?", re.ASCII)
 _SUFFIXED = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])", re.ASCII)
+_DOUBTFUL_TARGET_S = 10  # from which on a bare number may be meant in ms
 _MAX_EXPONENT = 30  # keeps "1e999999999" from becoming an integer of a billion digits
 
 _A_COUNT = "a whole number like 2048, '32k' (32000), '32K' (32768) or 1e5"
@@ -112,6 +113,21 @@ def positive_duration_s(value: object) -> float:
     return _positive(value, duration_s(value))
 
 
+def target_s(value: object) -> float:
+    """Seconds > 0 of a latency that is promised. Raises InputError, for a bare number of 10 or more too: hardly anybody
+    promises so many seconds, and many mean milliseconds.
+    """
+    found_s = positive_duration_s(value)
+    if found_s >= _DOUBTFUL_TARGET_S and not _split(value, _A_DURATION)[1]:
+        raise InputError(f"{value} means {value} s; write {value} ms, or {value} s if that is meant")
+    return found_s
+
+
+def write_seconds(value_s: float) -> str:
+    """A duration as people write it, to be read back as the same float: ``30 s``."""
+    return f"{repr(value_s).removesuffix('.0')} s"
+
+
 def size_bytes(value: object) -> int:
     """Bytes >= 0 from ``'64 GiB'``, ``'1.5 GB'``, vLLM's ``'64G'`` or a bare number of bytes. Raises InputError.
 
@@ -170,6 +186,8 @@ def _reads(parse: Callable[[object], float]) -> BeforeValidator:
 
 Seconds = Annotated[float, _reads(duration_s)]
 PositiveSeconds = Annotated[float, _reads(positive_duration_s)]
+# Written with its unit, without which it may be refused.
+TargetSeconds = Annotated[float, _reads(target_s), PlainSerializer(write_seconds)]
 Bytes = Annotated[int, _reads(size_bytes)]
 Count = Annotated[int, _reads(count)]
 PositiveCount = Annotated[int, _reads(positive_count)]

@@ -102,6 +102,15 @@ def test_changes_make_a_copy_that_keeps_the_folder(tmp_path: Path) -> None:
     assert read.changed().digest == read.digest != changed.digest
 
 
+def test_long_targets_stay_what_they_are_when_other_keys_change() -> None:
+    """What a scenario says is read again, so that a target of 20 s must not become a bare 20."""
+    text = TEXT.replace("- name: chat", "- name: chat\n      targets: {ttft: 1.5, e2e: 20 s}")
+    read = scenario.parse(text + "plan: {targets: {chat: {e2e_p99: 1 min}}, free: {cluster.instances: 1..4}}\n")
+    changed = read.with_changes({("cluster", "instances"): 3})
+    assert changed.workload.tenants[0].targets == read.workload.tenants[0].targets
+    assert changed.plan == read.plan
+
+
 def test_a_limit_never_adds_requests() -> None:
     workload = scenario.parse(TEXT).changed(limit=1000).workload
     assert len(list(open_workload(workload, 0, 0))) == 10
@@ -224,6 +233,10 @@ MISTAKES = [
      "seed: got -1, expected a whole number like 2048, '32k' (32000), '32K' (32768) or 1e5"),
     ("{instances: 2}", "{instance: 2}", "cluster.instance: unknown key (did you mean 'instances'?) (and 1 more)"),
     ("{instances: 2}", "{instances: 2}\nsede: 1", "sede: unknown key (did you mean 'seed'?)"),
+    ("- name: chat", "- name: chat\n      targets: {tpot: 80}",
+     "workload.tenants[0].targets.tpot: 80 means 80 s; write 80 ms, or 80 s if that is meant"),
+    ("name: small", "name: small\nplan: {targets: {chat: {ttft_p90: 500}}, free: {cluster.instances: 1..4}}",
+     "plan.targets: chat.ttft_p90: 500 means 500 s; write 500 ms, or 500 s if that is meant"),
     ("rate_per_s: 6", "rate_per_s: -6",
      "workload.tenants[0].synthetic.arrivals.rate_per_s: got -6, expected a rate like 6 (per second), '90/min' or "
      "'3600/h'"),

@@ -63,6 +63,25 @@ def test_duration_refuses(value: object) -> None:
     assert str(error.value) == f"got {value!r}, expected {expected}"
 
 
+@pytest.mark.parametrize(("value", "seconds"), [(0.08, 0.08), (9.5, 9.5), ("2", 2.0), ("80 ms", 0.08), ("500 s", 500)])
+def test_targets_are_seconds(value: object, seconds: float) -> None:
+    assert units.target_s(value) == seconds
+
+
+@pytest.mark.parametrize("value", [80, 10, 500.0, "80", "1e3"])
+def test_a_target_that_may_be_meant_in_ms_needs_its_unit(value: object) -> None:
+    with pytest.raises(InputError) as error:
+        units.target_s(value)
+    assert str(error.value) == f"{value} means {value} s; write {value} ms, or {value} s if that is meant"
+    for unit in ("ms", "s", "min"):
+        assert units.target_s(f"{value} {unit}") == units.duration_s(f"{value} {unit}")
+
+
+@given(st.floats(min_value=1e-9, max_value=1e9))
+def test_a_target_reads_back_as_it_is_written(seconds: float) -> None:
+    assert units.target_s(units.write_seconds(seconds)) == seconds
+
+
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
     [("64 GiB", 64 * 2**30), ("1.5 GB", 1_500_000_000), ("64G", 64 * 2**30), ("64g", 64 * 10**9), (4096, 4096),

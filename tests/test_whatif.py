@@ -152,6 +152,17 @@ def test_a_default_of_the_engine_is_a_number_to_begin_with() -> None:
     assert found.engine.max_num_seqs == 128  # vLLM's 256 on Ascend
 
 
+def test_a_target_keeps_its_unit() -> None:
+    scenario = small().with_changes({("workload", "tenants", "chat", "targets"): {"e2e": "8 s", "tpot": "0.05"}})
+    (case,) = ask(scenario, ["workload.tenants.chat.targets.e2e=2x", "workload.tenants.chat.targets.tpot=+0.03"])
+    targets = case.scenario.workload.tenants[0].targets
+    assert targets is not None
+    assert targets.limits_s == pytest.approx({"e2e": 16.0, "tpot": 0.08})
+    assert case.words.startswith("with workload.tenants.chat.targets.e2e=16.0 s (before 8.0 s) and ")
+    with pytest.raises(InputError, match="targets.e2e: 80 means 80 s; write 80 ms, or 80 s if that is meant"):
+        ask(scenario, ["workload.tenants.chat.targets.e2e=80"])
+
+
 def test_a_tenant_out_of_a_file_has_paths_of_that_file(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "t.jsonl.gz").write_bytes(Path(TRACE).read_bytes())

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from simulator.errors import InputError, nearest
 from simulator.scenario import changes
-from simulator.units import PositiveCount, PositiveNumber, Share, positive_duration_s, share
+from simulator.units import PositiveCount, PositiveNumber, Share, share, target_s, write_seconds
 from simulator.workload.distributions import Spec
 from simulator.workload.spec import TenantSpec
 
@@ -57,9 +57,16 @@ def _read_limit(tenant: str, name: str, value: Any) -> float:
         if name == GOODPUT:
             return _read_share(value)
         _check_latency(name)
-        return positive_duration_s(value)
+        return target_s(value)
     except InputError as error:
         raise InputError(f"{tenant}.{name}: {error}") from None
+
+
+def _write_targets(targets: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | str]]:
+    return {
+        tenant: {name: limit if name == GOODPUT else write_seconds(limit) for name, limit in limits.items()}
+        for tenant, limits in targets.items()
+    }
 
 
 def _read_share(value: Any) -> float:
@@ -174,6 +181,7 @@ class PlanSpec(Spec):
     targets: Annotated[
         dict[str, dict[str, float]],
         BeforeValidator(_read_targets, json_schema_input_type=dict[str, dict[str, float | str]]),
+        PlainSerializer(_write_targets),
     ] = Field(description="a mapping of tenants to targets")
     free: Annotated[dict[str, Any], BeforeValidator(_read_free)] = Field(description="a mapping of keys to values")
     cost: CostSpec = CostSpec(npu_hour=1.0)

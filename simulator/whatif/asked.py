@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ _OF_TENANTS = ("with", "without")
 _EXPECTED = "rate=2x, instances=-1, kv_memory=50%, with=TENANT, without=TENANT or KEY=VALUE"
 _LONGEST_LABEL = 40
 _LONGEST_VALUE = 60
+_SECONDS = re.compile(r"(\d\S*)( s)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def _with_tenants(scenario: Scenario, entries: list[dict[str, Any]]) -> Scenario
 
 
 def _key(scenario: Scenario, text: str, value: str, path: KeyPath) -> Change:
-    name, before = write_path(path), _number_at(scenario, path)
+    name, (before, unit) = write_path(path), _number_at(scenario, path)
     step = relative(value)
     if step is None:
         found = strict_yaml.read(f"value: {value}", "VALUE")["value"]
@@ -218,20 +220,24 @@ def _key(scenario: Scenario, text: str, value: str, path: KeyPath) -> Change:
             scenario.with_changes({path: 1})  # says so where there is no such key
             raise InputError(f"{name} has no number to begin with, expected a whole value")
         found = step.of(before)
-        found = round(found) if isinstance(before, int) else found
+        found = round(found) if isinstance(before, int) else f"{found!r}{unit}" if unit else found
         keys = {path: found}
     shown = write_value(found)
     shown = shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
-    was = "" if before is None else f" (before {write_value(before)})"
+    was = "" if before is None else f" (before {write_value(before)}{unit})"
     return Change(text, f"with {name}={shown}{was}", scenario.with_changes(keys))
 
 
-def _number_at(scenario: Scenario, path: KeyPath) -> float | None:
-    """The number that the scenario has there, vLLM's default where it states none; None where there is no number."""
+def _number_at(scenario: Scenario, path: KeyPath) -> tuple[float | None, str]:
+    """The number that the scenario has there, vLLM's default where it states none, and its unit (targets have one);
+    None where there is no number.
+    """
     found = changes.value_at(scenario.model_dump(mode="json"), path)
+    if isinstance(found, str) and (match := _SECONDS.fullmatch(found)):
+        return float(match[1]), match[2]
     if found is None and path[0] == "engine":
         found = getattr(scenario.engine_config, path[-1], None)
-    return None if isinstance(found, bool) or not isinstance(found, int | float) else found
+    return (None if isinstance(found, bool) or not isinstance(found, int | float) else found), ""
 
 
 _NAMED: dict[str, Callable[[Scenario, str, str], Change]] = {

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simulator.errors import InputError
-from simulator.units import Count, PositiveCount, PositiveNumber, PositiveSeconds, Seconds, Share
+from simulator.units import Count, PositiveCount, PositiveNumber, PositiveSeconds, Seconds, Share, TargetSeconds
 from simulator.workload.conversation_spec import ConversationSpec
 from simulator.workload.distributions import ArrivalSpec, Length, Pause, Spec
 from simulator.workload.tree_spec import TreeSpec
@@ -171,9 +171,9 @@ Salt = Annotated[SaltSpec, BeforeValidator(_plain_salt, json_schema_input_type=s
 class TargetsSpec(Spec):
     """What a tenant was promised, in seconds: a request is within its targets if it finishes and meets them all."""
 
-    ttft: PositiveSeconds | None = None
-    tpot: PositiveSeconds | None = None
-    e2e: PositiveSeconds | None = None
+    ttft: TargetSeconds | None = None
+    tpot: TargetSeconds | None = None
+    e2e: TargetSeconds | None = None
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
