@@ -86,6 +86,25 @@ def test_the_good_scenario_runs(kvcast: Kvcast) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("trace", "info", "FILE"), ("trace", "convert", "FILE", "-o", "new"),
+        ("trace", "slice", "FILE", "--first", "1", "-o", "new"),
+        ("trace", "scale", "FILE", "--rate", "2", "-o", "new"), ("trace", "merge", "trace.jsonl", "FILE", "-o", "new"),
+        ("trace", "anonymise", "FILE", "-o", "new"), ("workload", "fit", "FILE"), ("hit-curve", "FILE"),
+        ("compare", "small.yaml"),
+    ],
+)  # fmt: skip
+def test_a_trace_in_parquet_is_refused_by_every_command_that_reads_one(
+    folder: Path, complaint: Callable[..., str], command: tuple[str, ...]
+) -> None:
+    pd.DataFrame({"timestamp": [0]}).to_parquet(folder / "binary.parquet")
+    (folder / "small.yaml").write_text(SCENARIO.replace("trace.jsonl", "binary.parquet"))
+    found = complaint(*("binary.parquet" if word == "FILE" else word for word in command))
+    assert found.endswith("binary.parquet: is a Parquet file, expected lines of JSON or CSV, plain or gzipped")
+
+
+@pytest.mark.parametrize(
     ("lines", "where", "what"),
     [
         ([], "trace.jsonl", "the trace is empty"),

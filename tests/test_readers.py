@@ -6,10 +6,17 @@ collected data, and exact sums over those files, all taken without kvcast.
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
+import tarfile
+import zipfile
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from simulator.errors import InputError
@@ -146,6 +153,62 @@ def test_what_is_no_trace_is_refused_in_one_line_that_names_the_formats(tmp_path
         open_trace(written(tmp_path, SAMPLES["azure"]), tokenizer="x")
     with pytest.raises(InputError, match=r"format openai has no option 'tokeniser' \(did you mean 'tokenizer'\?\)"):
         open_trace(written(tmp_path, SAMPLES["openai"]), tokeniser="x")
+
+
+def in_zip():
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("trace", SAMPLES["mooncake"])
+    return target.getvalue()
+
+
+def in_tar():
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("trace"))
+    return target.getvalue()
+
+
+def in_parquet():
+    target = io.BytesIO()
+    pq.write_table(pa.table({"timestamp": [0, 1], "hash_ids": [[1], [2]]}), target)
+    return target.getvalue()
+
+
+# What other programs write -> what it is called.
+NO_TEXTS = {
+    "a Parquet file": in_parquet(),
+    "a ZIP archive": in_zip(),
+    "a tar archive": in_tar(),
+    "compressed with zstd": pa.compress(SAMPLES["mooncake"], codec="zstd", asbytes=True),
+    "compressed with bzip2": bz2.compress(SAMPLES["mooncake"]),
+    "compressed with xz": lzma.compress(SAMPLES["mooncake"]),
+    "a text in UTF-16": SAMPLES["azure"].decode().encode("utf-16"),
+    "a binary file": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TEXTS)
+@pytest.mark.parametrize("name", ["trace", "trace.jsonl", "trace.jsonl.gz"])
+def test_a_file_that_is_no_text_is_called_what_it_is_and_never_shown(tmp_path, kind, name):
+    """Whatever its name, within gzip as without, and whether or not somebody says a format."""
+    for content, what in ((NO_TEXTS[kind], kind), (gzip.compress(NO_TEXTS[kind]), f"{kind} within gzip")):
+        path = written(tmp_path, content, name)
+        for open_it in (lambda path: open_trace(path), lambda path: list(open_trace(path, "azure").records())):
+            with pytest.raises(InputError) as error:
+                open_it(path)
+            assert str(error.value) == f"{path}: is {what}, expected lines of JSON or CSV, plain or gzipped"
+
+
+def test_gzip_is_told_by_its_content_and_not_by_its_name(tmp_path):
+    plain = read(written(tmp_path, SAMPLES["mooncake"]))
+    assert read(written(tmp_path, gzip.compress(SAMPLES["mooncake"]), "trace.jsonl")) == plain
+
+
+def test_a_folder_is_called_so(tmp_path):
+    for name in (None, "azure"):
+        with pytest.raises(InputError, match=f"^{tmp_path}: is a folder, expected lines of JSON or CSV"):
+            open_trace(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", sorted(set(SAMPLES) - {"vllm_bench"}))

@@ -132,7 +132,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
 def test_files_that_are_no_trace_are_refused_when_opened(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.jsonl: cannot read the trace: No such file"):
         replayed(tmp_path / "nowhere.jsonl")
-    with pytest.raises(InputError, match="cannot read the trace: Is a directory"):
+    with pytest.raises(InputError, match="is a folder, expected lines of JSON or CSV"):
         replayed(tmp_path)
     with pytest.raises(InputError, match="the trace is empty"):
         replayed(written(tmp_path / "empty.jsonl", "", ""))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.errors import InputError
+from simulator.workload.lines import UNREADABLE, text_of, unreadable
 
 _NUM_BYTES = 1 << 18
 _NUM_LINES = 8  # the first of them may be damaged
@@ -46,15 +45,10 @@ def read_head(path: Path) -> Head:
 
 def _start(path: Path) -> bytes:
     try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.GzipFile(fileobj=raw) if is_gzip else raw as text:
-                return text.read(_NUM_BYTES)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: corrupt gzip: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the trace: {error.strerror or error}") from error
+        with path.open("rb") as raw, text_of(raw, path) as text:
+            return text.read(_NUM_BYTES)
+    except UNREADABLE as error:
+        raise unreadable(path, error, 0) from error
 
 
 def _parsed(line: bytes) -> Any:
