@@ -122,6 +122,10 @@ def test_a_limit_holds_for_a_tenant_that_ends_by_time() -> None:
     assert len(list(open_workload(read.changed(limit=3).workload, 0, 0))) == 3
 
 
+def test_ten_thousand_instances_are_not_too_many() -> None:
+    assert scenario.parse(TEXT.replace("instances: 2", "instances: 10000")).cluster.instances == 10_000
+
+
 def test_a_profile_beside_the_scenario(tmp_path: Path, ascend: Profile) -> None:
     (tmp_path / "mine.json").write_text(ascend.model_dump_json())
     (tmp_path / "a.yaml").write_text(TEXT.replace("profile: qwen3-0.6b-ascend910-a3", "profile: mine.json"))
@@ -227,6 +231,8 @@ MISTAKES = [
     ("name: small\n", "",
      "name: missing, expected a name of letters, digits, '.', '_' and '-' (output folders are called after it)"),
     ("{instances: 2}", "{instances: 0}", "cluster.instances: got 0, expected at least 1"),
+    ("{instances: 2}", "{instances: 10000000}",
+     "cluster.instances: got 10000000, expected less than or equal to 10000"),
     ("{instances: 2}", "2", "cluster: got 2, expected a mapping"),
     ("{instances: 2}", "", "cluster: got None, expected a mapping"),
     ("{instances: 2}", "{instances: 2}\nseed: -1",
