@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import pickle
 import random
@@ -113,10 +114,22 @@ def test_one_more_instance_takes_its_share():
     assert abs(moved - 2000) < 4 * math.sqrt(20_000 * 0.1 * 0.9)
 
 
-def test_a_request_without_a_session_is_bad_input():
-    router, view = router_and_view("session_hash", 2)
-    with pytest.raises(InputError, match=r"request 3 has no session.*session_from: second_block"):
-        router.choose(request(3, [], session=None), view, 0.0)
+def test_a_request_without_a_session_goes_to_the_fewest_dispatches_of_the_last_minute():
+    """As production-stack's session router: of all requests, those with sessions too, and a new instance first."""
+    router, view = router_and_view("session_hash", 3)
+    numbers = itertools.count()
+
+    def sent(session: int | None, now_s: float) -> int:
+        return send(router, view, request(next(numbers), [], session=session), now_s)
+
+    home = sent(7, 0.0)
+    first, second = (instance for instance in range(3) if instance != home)
+    assert [sent(None, 1.0), sent(None, 2.0)] == [first, second]
+    assert [sent(7, 3.0), sent(7, 4.0)] == [home, home]
+    assert [sent(None, 5.0) for _ in range(4)] == [first, second, first, second]  # until all three have had three
+    assert [sent(None, 6.0) for _ in range(3)] == [0, 1, 2]
+    # A minute later only those of 5 s and 6 s count: three each, but one of the home.
+    assert sent(None, 64.5) == home
 
 
 # ---- longest prefix

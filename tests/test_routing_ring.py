@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_cases import router_and_view
 
-from simulator.errors import InputError
 from simulator.routing import Send, View
 from simulator.routing.ring import Ring, prompt_key
 
@@ -85,10 +84,15 @@ def test_a_prompt_that_nobody_else_has_goes_anywhere():
     assert {router.choose(asks(number, 0.0, 30, 1), view, 0.0).instance for number in range(60)} == {0, 1, 2, 3}
 
 
-def test_a_request_without_a_session_is_bad_input():
-    router, view = router_and_view("consistent_hash", 2)
-    with pytest.raises(InputError, match=r"request 3 has no session, expected .* key: tenant or prompt"):
-        router.choose(asks(3, 0.0, 30, 1), view, 0.0)
+def test_a_request_without_a_session_goes_by_its_prompt():
+    """As upstream, where its body is hashed: equal prompts have one home, and sessions keep theirs."""
+    by_session, view = router_and_view("consistent_hash", 8)
+    by_prompt, _ = router_and_view({"policy": "consistent_hash", "key": "prompt"}, 8)
+    for number in range(60):
+        text = prompt(number % 20, 0)
+        plain, ours = (asks(number, 0.0, text, 1, session=session) for session in (None, 7))
+        assert by_session.choose(plain, view, 0.0) == by_prompt.choose(plain, view, 0.0)
+        assert by_session.choose(ours, view, 0.0) == by_session.choose(asks(0, 0.0, 30, 1, session=7), view, 0.0)
 
 
 # ---- bounded loads

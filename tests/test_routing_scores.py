@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from routing_cases import BLOCK_SIZE, request, send
 
 from simulator.errors import InputError
+from simulator.experiment import run
 from simulator.routing import Refuse, Router, Send, View, make_router, parse_routing
 from simulator.routing.fleet import Fleet
 from simulator.routing.polled import PolledMetrics
@@ -231,7 +232,11 @@ def test_saturation_is_the_mean_of_each_engines_worse_side():
 
 
 def scenario(router: str, priority: int) -> Scenario:
-    return parse(f"""
+    return parse(scenario_text(router, priority))
+
+
+def scenario_text(router: str, priority: int) -> str:
+    return f"""
 name: small
 engine: {{dialect: vllm-0.32, async_scheduling: false, max_model_len: 4096, num_gpu_blocks_override: 1001}}
 profile: linear-8ms-50us
@@ -243,7 +248,7 @@ workload:
       synthetic:
         {{num_requests: 40, arrivals: {{process: poisson, rate_per_s: 5}}, suffix_tokens: 100, output_tokens: 20}}
 routing: [{router}]
-""")
+"""
 
 
 def test_what_is_shed_needs_a_tenant_that_may_be():
@@ -256,10 +261,25 @@ def test_what_is_shed_needs_a_tenant_that_may_be():
         scenario("gie-322", 1).check()
 
 
-@pytest.mark.parametrize("router", ["{policy: gie-322, session_affinity: 1}", "consistent_hash"])
+CHAT = """
+  tenants:
+    - name: with_sessions
+      conversations: {num_conversations: 10, arrivals: {process: poisson, rate_per_s: 1}, question_tokens: 60,
+                      output_tokens: 20, turns: 3, think_time: 2 s}
+"""
+
+
+@pytest.mark.parametrize("router", [
+    "{policy: gie-322, session_affinity: 1}", "consistent_hash", "session_hash", "{policy: kvaware, fallback: session}",
+])  # fmt: skip
 def test_what_goes_by_sessions_needs_some(router):
-    with pytest.raises(InputError, match="needs sessions, workload.tenants"):
+    """Of one tenant: the requests of others are served, as upstream."""
+    with pytest.raises(InputError, match="needs sessions and no tenant has any, expected conversations, or a trace"):
         scenario(router, 0).check()
+    both = parse(scenario_text(router, 0).replace("\n  tenants:\n", CHAT))
+    (spec,) = both.routing
+    result = run(both, router=spec, replication=0)
+    assert result.summary()["num_finished"] == len(result.requests) == 70
 
 
 @pytest.mark.parametrize("more", [{}, {"prefix": 1, "precise": True}])

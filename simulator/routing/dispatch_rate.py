@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+WINDOW_S = 60.0  # upstream's default
+
 
 class DispatchRate:
     """Dispatches of the last ``window_s`` seconds, by instance: the QPS of vLLM production-stack ``a6c01db``, times the
@@ -22,8 +24,7 @@ class DispatchRate:
         """The first instance that was never sent anything, else the one with the fewest dispatches in the window; ties
         to the lowest index.
         """
-        while self._latest and self._latest[0][0] <= now_s - self._window_s:
-            self._counts[self._latest.popleft()[1]] -= 1
+        self._forget(now_s)
         if not all(self._seen):
             return self._seen.index(False)
         return self._counts.index(min(self._counts))
@@ -33,3 +34,9 @@ class DispatchRate:
         self._seen[instance] = True
         self._counts[instance] += 1
         self._latest.append((now_s, instance))
+        self._forget(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        """Leave out what the window has passed."""
+        while self._latest and self._latest[0][0] <= now_s - self._window_s:
+            self._counts[self._latest.popleft()[1]] -= 1

@@ -1,12 +1,14 @@
-"""Policies that send equal keys to equal places: no state at all."""
+"""Policies that send equal keys to equal places."""
 
 from __future__ import annotations
 
 import hashlib
+import random
+from typing import Any
 
-from simulator.errors import InputError
 from simulator.request import Request
 from simulator.routing.decision import Send
+from simulator.routing.dispatch_rate import WINDOW_S, DispatchRate
 from simulator.routing.router import Params, Router
 from simulator.routing.view import View
 
@@ -24,22 +26,23 @@ class SessionHash(Router):
     """All requests of a session to one instance, by a consistent hash. vLLM production-stack ``a6c01db``, ``session``.
 
     The hash is blake2b and then the jump consistent hash of Lamping and Veach (2014) in place of a ring: as even, and
-    one more instance moves only the sessions that it takes. A request without a session is an error rather than a case
-    for another policy (upstream: lowest QPS), since then the comparison would be of something else.
+    one more instance moves only the sessions that it takes. As upstream, a request without a session goes to the lowest
+    QPS: the fewest dispatches of the last minute, of all requests, and an instance that had none ever before those.
     """
 
-    summary = "each session to one instance, by consistent hash"
+    summary = "each session to one instance, by consistent hash; without a session, fewest dispatches lately"
     Params = SessionHashParams
     source = "vLLM production-stack session (a6c01db); Lamping and Veach 2014"
 
+    def __init__(self, params: Any, num_instances: int, rng: random.Random) -> None:
+        super().__init__(params, num_instances, rng)
+        self._rate = DispatchRate(num_instances, WINDOW_S)
+
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
-        """Raises InputError for a request without a session."""
-        if request.session is None:
-            raise InputError(
-                f"routing session_hash: request {request.request_id} has no session, expected a workload with sessions "
-                "(of a trace: session_from: second_block)"
-            )
-        return Send(home_of(request.session, self.num_instances))
+        session = request.session
+        instance = self._rate.lowest(now_s) if session is None else home_of(session, self.num_instances)
+        self._rate.sent(instance, now_s)
+        return Send(instance)
 
 
 def home_of(session: int, num_instances: int) -> int:

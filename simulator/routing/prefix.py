@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from simulator.request import Request
 from simulator.routing.chunk_trie import ChunkTrie
 from simulator.routing.decision import Send
-from simulator.routing.dispatch_rate import DispatchRate
+from simulator.routing.dispatch_rate import WINDOW_S, DispatchRate
 from simulator.routing.fleet import Fleet
 from simulator.routing.hashing import home_of
 from simulator.routing.prefix_index import instances, spread
@@ -67,7 +67,7 @@ class PrefixAwareParams(StatefulParams):
     """
 
     prefix_min_match_length: Count = 0
-    qps_window: PositiveSeconds = 60.0
+    qps_window: PositiveSeconds = WINDOW_S
 
     @model_validator(mode="after")
     def _window_is_looked_at(self) -> PrefixAwareParams:
@@ -119,7 +119,7 @@ class KvAwareParams(StatefulParams):
 
     threshold: Count = 2000
     fallback: Literal["qps", "session"] = "qps"
-    qps_window: PositiveSeconds = 60.0
+    qps_window: PositiveSeconds = WINDOW_S
 
     @property
     def needs_sessions(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from simulator.errors import InputError
 from simulator.prefix import beginning
 from simulator.request import Prompt, Request
 from simulator.routing.decision import Send
@@ -90,7 +89,7 @@ class ConsistentHashParams(Params):
 class ConsistentHash(_OnRing):
     """vllm-router ``301790e``, ``consistent_hash``: the next of 160 virtual nodes an instance on a hash ring, whatever
     the load. Upstream the key is the first that a request has of session, user, tenant and request id, else its body;
-    here it is the one that ``key`` names.
+    here it is the one that ``key`` names and, as there, the prompt of a request without a session.
     """
 
     summary = "equal sessions, tenants or prompts to one instance, by hash ring"
@@ -98,18 +97,12 @@ class ConsistentHash(_OnRing):
     Params = ConsistentHashParams
 
     def choose(self, request: Request, view: View, now_s: float) -> Send:  # noqa: ARG002
-        """Raises InputError for a request without a session where the key is the session."""
         params = self.params
         if params.key == "tenant":
             return Send(self.ring.owner(point_of(f"tenant {request.tenant}")))
-        if params.key == "prompt":
-            return Send(self.ring.owner(self.point(prompt_key(request.prompt, params.prefix_tokens))))
-        if request.session is None:
-            raise InputError(
-                f"routing consistent_hash: request {request.request_id} has no session, expected a workload with "
-                "sessions or key: tenant or prompt"
-            )
-        return Send(self.ring.owner(point_of(f"session {request.session}")))
+        if params.key == "session" and request.session is not None:
+            return Send(self.ring.owner(point_of(f"session {request.session}")))
+        return Send(self.ring.owner(self.point(prompt_key(request.prompt, params.prefix_tokens))))
 
 
 class KubeaiParams(StatefulParams):

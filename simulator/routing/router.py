@@ -29,7 +29,7 @@ class Params(BaseModel):
 
     @property
     def needs_sessions(self) -> bool:
-        """Whether a workload whose requests have none is refused."""
+        """Whether a workload without any is refused."""
         return False
 
     @property

@@ -297,13 +297,11 @@ def _idle_routing(spec: RoutingSpec, tenants: Sequence[TenantSpec]) -> str | Non
     least = spec.params.sheds_from
     if least is not None and all(tenant.priority < least for tenant in tenants):
         return f"may refuse requests from priority {least} on, expected a tenant with priority: {least} or more"
-    if spec.params.needs_sessions:
-        for number, tenant in enumerate(tenants):
-            if not tenant.has_sessions:
-                return (
-                    f"needs sessions, workload.tenants[{number}] has none, expected conversations, or a trace with "
-                    "sessions (of mooncake: session_from: second_block)"
-                )
+    if spec.params.needs_sessions and not any(tenant.has_sessions for tenant in tenants):
+        return (
+            "needs sessions and no tenant has any, expected conversations, or a trace with sessions (of mooncake: "
+            "session_from: second_block)"
+        )
     return None
 
 
