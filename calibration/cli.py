@@ -14,6 +14,7 @@ from calibration.hold_out import FIFTH
 from calibration.measuring import measure_command
 from calibration.operators.cli import operators_command
 from calibration.output import write
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS
 
@@ -145,7 +146,8 @@ def report_command(rows: tuple[Path, ...], profile: Path, output: Path) -> None:
 
     loaded, files = _load(profile, rows)
     write(output, page(loaded, files), "report")
-    click.echo(f"{output}: {sum(len(file.rows) for file in files)} rows of {loaded.identity.device}")
+    num_rows = sum(len(file.rows) for file in files)
+    click.echo(f"{output}: {counted(num_rows, 'row')} of {loaded.identity.device}")
 
 
 def _load(profile: Path, rows: tuple[Path, ...]) -> tuple[Profile, tuple[Measurements, ...]]:

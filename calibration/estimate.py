@@ -23,6 +23,7 @@ from scipy.optimize import least_squares, nnls
 
 from calibration.observations import Array, Design, Observation
 from calibration.roofline import Prior
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.step_time import FORMULAS, StepTime
 from simulator.uncertainty import OVERHEAD, Uncertainty, from_covariance
@@ -189,7 +190,8 @@ class Estimate:
         measured = self._design.measured_s
         if len(names) >= len(measured):
             listed = ", ".join(names)
-            raise InputError(f"{len(measured)} measured times cannot determine {len(names)} coefficients: {listed}")
+            times, unknowns = counted(len(measured), "measured time"), counted(len(names), "coefficient")
+            raise InputError(f"{times} cannot determine {unknowns}: {listed}")
         scale = np.array([start[name] for name in names])
         found = self._search(names, scale)
         for _ in range(_NUM_PASSES):

@@ -13,6 +13,7 @@ from calibration.hold_out import split
 from calibration.measurement import Measurements, StepRow, SummaryRow, read_together
 from calibration.observations import averaged, observe
 from calibration.roofline import load_device
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.profile import Coefficient, Identity, Profile
 
@@ -92,21 +93,21 @@ def _rest(fitted: Fit, profile: Profile) -> Iterator[str]:
 
 
 def _basis(fitted: Fit, profile: Profile, files: Sequence[Measurements]) -> Iterator[str]:
-    launches = f"{fitted.num_launches} launches" if fitted.num_launches else "launches not known"
+    launches = counted(fitted.num_launches, "launch", "launches") if fitted.num_launches else "launches not known"
     yield (
-        f"{profile.name}: {profile.formula}, {fitted.num_times} measured times, {fitted.num_fitted} parameters, "
-        f"rank {fitted.rank}, {launches}"
+        f"{profile.name}: {profile.formula}, {counted(fitted.num_times, 'measured time')}, "
+        f"{counted(fitted.num_fitted, 'parameter')}, rank {fitted.rank}, {launches}"
     )
     held = profile.provenance.hold_out
     if held is not None:
-        yield f"  kept for check: {len(held.cases)} times ({held.rule})"
+        yield f"  kept for check: {counted(len(held.cases), 'time')} ({held.rule})"
     outliers = sum(not isinstance(row, SummaryRow) and row.outlier for file in files for row in file.rows)
     unused = sum(len(file.unused) for file in files)
     disturbed = sum(len(observation.disturbed) for observation in averaged(observe(files)))
     if outliers or unused or disturbed:
         yield (
-            f"  left out: {outliers} outlying rows, {unused} warm-up or failed rows, {disturbed} launches of a case "
-            "that stood out from the others"
+            f"  left out: {counted(outliers, 'outlying row')}, {counted(unused, 'warm-up or failed row')}, "
+            f"{counted(disturbed, 'launch', 'launches')} of a case that stood out from the others"
         )
 
 
@@ -152,4 +153,6 @@ def _errors(profile: Profile) -> Iterator[str]:
         for residual in shown:
             yield f"  {title:10} {residual.case:55} {residual.relative_error:+7.2%}"
     if profile.errors.num_not_held_out:
-        yield f"  {profile.errors.num_not_held_out} times could not be held out: nothing else determines them"
+        yield (
+            f"  {counted(profile.errors.num_not_held_out, 'time')} could not be held out: nothing else determines them"
+        )

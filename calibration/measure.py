@@ -30,6 +30,7 @@ from calibration.measurement import (
 )
 from calibration.probes import Case, Limits, plan
 from calibration.protocol import Rules, known_well, order, settling, take_means
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.profile import Identity, first_problem
 
@@ -95,17 +96,17 @@ class _Session:
 
     def run(self) -> Outcome:
         if self._is_complete():
-            self.watcher.say(f"{self.file.path}: every case has {self.rules.num_launches} launches")
+            every = counted(self.rules.num_launches, "launch", "launches")
+            self.watcher.say(f"{self.file.path}: every case has {every}")
             return self.outcome
         while self.cases is None or self.num_launches_left() > 0:
             self._launch()
             self.outcome.num_launches += 1
             if not self.engine.relaunches:
                 break
-        if self.num_launches_left() > 0:
-            self.watcher.say(
-                f"{self.num_launches_left()} launches are missing: restart the server, then run the same command again"
-            )
+        if (left := self.num_launches_left()) > 0:
+            missing = counted(left, "launch", "launches")
+            self.watcher.say(f"missing: {missing}; restart the server, then run the same command again")
         return self.outcome
 
     def _is_complete(self) -> bool:
@@ -193,7 +194,8 @@ class _Session:
         self.outcome.dropped = dropped
         self.cases = [case for case in self.cases if case not in dropped]
         self.watcher.say(
-            f"{len(kept)} cases in {launches} launches, about {(needed_s + fixed_s) / 60:.1f} min"
+            f"{counted(len(kept), 'case')} in {counted(launches, 'launch', 'launches')}, about "
+            f"{(needed_s + fixed_s) / 60:.1f} min"
             + (f"; {len(dropped)} left out for want of time" if dropped else "")
         )
         if needed_s > self.seconds_left() - fixed_s:

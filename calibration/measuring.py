@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from calibration.arguments import engine_arguments
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.units import positive_duration_s
 
@@ -112,9 +113,10 @@ def _summary(path: Path, outcome: Outcome, rules: Rules) -> str:
 
     measurements = read_measurements(path)
     verdict = judge(measurements, rules)
-    rows = f"{len(measurements.rows)} rows ({len(measurements.unused)} more of warm-up or failed)"
+    rows = f"{counted(len(measurements.rows), 'row')} ({len(measurements.unused)} more of warm-up or failed)"
+    launches = counted(outcome.num_launches, "launch", "launches")
     lines = [
-        f"{path}: {rows}, {outcome.num_takes} takes in {outcome.num_launches} launches now",
+        f"{path}: {rows}, {counted(outcome.num_takes, 'take')} in {launches} now",
         *_judgements(verdict),
         *(f"  left out for want of time: {case.key}" for case in outcome.dropped[:_MOST_LISTED]),
     ]
@@ -123,7 +125,7 @@ def _summary(path: Path, outcome: Outcome, rules: Rules) -> str:
     lines += [f"  FAILED {key}: {why}" for key, why in outcome.failures.items()]
     lines.append(verdict.machine)
     if outcome.failures:
-        lines.append(f"{len(outcome.failures)} cases FAILED their checks: those takes are marked and never used")
+        lines.append(f"{counted(len(outcome.failures), 'case')} FAILED: those takes are marked and never used")
     return "\n".join(lines)
 
 

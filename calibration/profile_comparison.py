@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.predictions import BATCHES, CONTEXTS, HIT_SHARE, SUPPORT, Prediction, Predictor
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.evidence import Quantity, held_out_error, indicative
 from simulator.profile import Profile
@@ -185,7 +186,7 @@ def _said(topic: Topic, held_out: Mapping[str, float | None]) -> str:
     parts = [f"{label} is {word} in {len(leads)} ({_times(leads)})" for label, leads in led.items()]
     if num_alike:
         parts.append(f"no difference exceeds the held-out errors in {num_alike}")
-    return f"at {topic.name}, of {len(cells)} cases, {', '.join(parts)} ({where}; {basis})"
+    return f"at {topic.name}, of {counted(len(cells), 'case')}, {', '.join(parts)} ({where}; {basis})"
 
 
 def _times(leads: Sequence[float]) -> str:

@@ -15,6 +15,7 @@ from calibration.points import measured_points, num_unplaced
 from calibration.predictions import BATCHES, CONTEXTS, HIT_SHARE, Prediction, Predictor
 from calibration.profile_comparison import Cell, Comparison, notes, sentence, shown
 from calibration.profile_numbers import error_lines, named_coefficients
+from simulator.counts import counted
 from simulator.profile import Coefficient, Profile
 from simulator.step_time import MEASURED, OUTSIDE, PRIOR
 
@@ -133,7 +134,7 @@ def _identity(profile: Profile) -> Iterator[str]:
     yield "  " + ", ".join(f"{name} {value}" for name, value in others.items())
     yield f"Evidence: {listed.evidence_in_words}; {profile.provenance.description}."
     for rows in profile.provenance.rows:
-        yield f"  {rows.file}: {rows.num_rows:,} rows, measured {rows.measured}; {rows.source}"
+        yield f"  {rows.file}: {counted(rows.num_rows, 'row')}, measured {rows.measured}; {rows.source}"
     if listed.indicative:
         yield f"INDICATIVE: {listed.indicative}."
 
@@ -201,7 +202,8 @@ def _print_errors(profile: Profile, console: Console) -> None:
     else:
         _line(console, "Errors: none, since no measured time is in the profile.")
     if errors.num_not_held_out:
-        _line(console, f"{errors.num_not_held_out} times could not be held out: nothing else determines them.")
+        times = counted(errors.num_not_held_out, "time")
+        _line(console, f"{times} could not be held out: nothing else determines them.")
 
 
 def _ttft_table(predictor: Predictor) -> Table:
@@ -223,7 +225,7 @@ def _tpot_table(predictor: Predictor) -> Table:
 def _print_points(profile: Profile, console: Console) -> None:
     points, unplaced = measured_points(profile), num_unplaced(profile)
     if points or unplaced:
-        beside = f"; {unplaced} more have no place on its curves" if unplaced else ""
+        beside = f"; without a place on its curves: {unplaced}" if unplaced else ""
         _line(console, f"Measured times on the figure (-o FOLDER): {len(points)}{beside}.")
 
 

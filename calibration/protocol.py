@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from calibration.measurement import Measurements, RequestRow, Row, SummaryRow
 from calibration.probes import Case
+from simulator.counts import counted
 
 _CONFIDENCE = 0.95
 _LEAST_FOR_TREND = 6
@@ -173,7 +174,8 @@ def _machine(judgements: Sequence[Judgement], rules: Rules) -> tuple[bool, str, 
     known = [judgement.interval for judgement in judgements if judgement.interval is not None]
     num_missing = sum(judgement.num_launches < max(rules.num_launches, 2) for judgement in judgements)
     if num_missing:
-        return False, f"not judged: {num_missing} means have fewer than {max(rules.num_launches, 2)} launches", None
+        means = counted(num_missing, "mean")
+        return False, f"not judged: {means} of fewer than {max(rules.num_launches, 2)} launches", None
     share = sum(judgement.stable for judgement in judgements) / len(judgements)
     noise = sum(interval > rules.usable for interval in known)
     num_values = sum(judgement.num_values for judgement in judgements)

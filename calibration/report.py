@@ -14,6 +14,7 @@ from calibration.figures import predicted_against_measured, steps_by_context, tt
 from calibration.measurement import Measurements
 from calibration.observations import averaged, observe
 from calibration.tables import StepLine, TtftLine, step_lines, ttft_lines
+from simulator.counts import counted
 from simulator.plots import svg
 from simulator.profile import Profile, Residual
 
@@ -79,8 +80,8 @@ def _step(line: StepLine) -> dict[str, str]:
 
 def _fit_lines(profile: Profile, fitted: Sequence[Scored], held_out: Sequence[Scored]) -> Iterator[str]:
     launches = profile.provenance.num_launches
-    yield f"Formula {profile.formula}, fitted to {len(profile.errors.in_sample)} cases" + (
-        f" of {launches} launches." if launches else "."
+    yield f"Formula {profile.formula}, fitted to {counted(len(profile.errors.in_sample), 'case')}" + (
+        f" of {counted(launches, 'launch', 'launches')}." if launches else "."
     )
     for name, cases in (("Fitted cases", fitted), ("Cases that the fit never saw", held_out)):
         if cases:
@@ -91,7 +92,7 @@ def _fit_lines(profile: Profile, fitted: Sequence[Scored], held_out: Sequence[Sc
     left_out = profile.errors.held_out
     if left_out:
         yield (
-            f"Predicted from a fit without their own length class: {len(left_out)} cases, mean error "
+            f"Predicted from a fit without their own length class: {counted(len(left_out), 'case')}, mean error "
             f"{_mean(left_out):.1%}."
         )
 
@@ -164,10 +165,11 @@ def _notes(files: Sequence[Measurements]) -> Iterator[str]:
     outliers = sum(bool(getattr(row, "outlier", False)) for file in files for row in file.rows)
     unused = sum(len(file.unused) for file in files)
     if outliers or unused:
-        yield f"{outliers} outlying rows and {unused} warm-up or failed rows are in the files and in no number here."
+        left_out = f"{counted(outliers, 'outlying row')}, {counted(unused, 'warm-up or failed row')}"
+        yield f"In the files and in no number here: {left_out}."
     for file in files:
         header = file.header
-        yield f"{file.file}: {len(file.rows)} rows, measured {header.measured}; {header.source}"
+        yield f"{file.file}: {counted(len(file.rows), 'row')}, measured {header.measured}; {header.source}"
 
 
 def _ms(seconds: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from calibration.check import SPREADS, Check, Judged
+from simulator.counts import counted
 from simulator.profile import Profile
 
 _SENTENCES = {
@@ -28,9 +29,10 @@ def lines(profile: Profile, checked: Check) -> Iterator[str]:
     held = profile.provenance.hold_out
     chosen = f" (held out: {held.rule})" if held is not None and held.cases else ""
     yield (
-        f"{profile.name}, {profile.formula}: {len(checked.scored)} cases that were never fitted{chosen}; "
-        f"{checked.num_fitted} fitted cases not scored, {checked.num_outliers} outlying rows, {checked.num_unused} "
-        f"warm-up or failed rows and {checked.num_disturbed} disturbed launches of a case left out"
+        f"{profile.name}, {profile.formula}: {counted(len(checked.scored), 'case')} never fitted{chosen}; "
+        f"{counted(checked.num_fitted, 'fitted case')} not scored, {counted(checked.num_outliers, 'outlying row')}, "
+        f"{counted(checked.num_unused, 'warm-up or failed row')} and "
+        f"{counted(checked.num_disturbed, 'disturbed launch', 'disturbed launches')} of a case left out"
     )
     yield f"  {'':34} {'cases':>5} {'error':>8} {'worst':>8} {'spread':>8} {'limit':>8}"
     for one in checked.judged:

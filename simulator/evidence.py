@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Literal
 
+from simulator.counts import counted
 from simulator.profile import Evidence, Profile, Residual
 
 Quantity = Literal["TTFT", "TPOT"]
@@ -29,14 +30,14 @@ def evidence_in_words(profile: Profile) -> str:
     kind = evidence_of(profile)
     if kind == "benchmarks":
         lacking = "" if _has_ttft(profile) else ", no TTFT measured"
-        return f"fitted from {_counted(num_rows, 'benchmark row')}{lacking}"
+        return f"fitted from {counted(num_rows, 'benchmark row')}{lacking}"
     if kind == "operators":
-        return f"operator tables, {_counted(num_rows, 'row')}"
+        return f"operator tables, {counted(num_rows, 'row')}"
     if kind == "synthetic":
         return "synthetic: nothing was measured"
     if provenance.num_launches:
-        return f"measured, {_counted(provenance.num_launches, 'launch', 'launches')}, {_counted(num_rows, 'row')}"
-    return f"{_counted(num_rows, 'measured row')}, launches not known"
+        return f"measured, {counted(provenance.num_launches, 'launch', 'launches')}, {counted(num_rows, 'row')}"
+    return f"{counted(num_rows, 'measured row')}, launches not known"
 
 
 def indicative(profile: Profile) -> str | None:
@@ -59,7 +60,7 @@ def indicative(profile: Profile) -> str | None:
     reasons = []
     found = num_groups(profile)
     if found < LEAST_GROUPS:
-        reasons.append(f"only {_counted(found, 'group')} of times could be held out, expected at least {LEAST_GROUPS}")
+        reasons.append(f"only {counted(found, 'group')} of times could be held out, expected at least {LEAST_GROUPS}")
     throughput = median_error(residual for residual in held_out if "/s" in residual.quantity)
     tpot = median_error(residual for residual in held_out if residual.quantity.startswith("TPOT"))
     ttft = held_out_error(profile, "TTFT") if evidence_of(profile) == "benchmarks" else None
@@ -139,7 +140,3 @@ def _group(case: str) -> str:
     subject = case.partition(":")[2].strip()
     prompt = re.match(r"(\d+) prompt tokens\b", subject)
     return f"prompt {prompt[1]}" if prompt else subject.partition(",")[0]
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

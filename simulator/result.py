@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
 from simulator.statistics import PERCENTILES, percentiles
@@ -126,7 +127,8 @@ class RunResult:
         if not num_skipped:
             return self
         if num_skipped >= (number := len(self.requests)):
-            raise InputError(f"warmup: got {num_skipped:,}, a run has {number:,} requests, expected fewer than that")
+            long = counted(number, "request")
+            raise InputError(f"warmup: got {num_skipped:,}, a run has {long}, expected fewer than that")
         kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
         requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
         return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.counts import counted
 from simulator.errors import InputError, nearest
 from simulator.trace_options import READING, Quantity, opened_trace, options
 
@@ -189,7 +190,7 @@ def _write(
             raise InputError(f"{files[0]}: no request is left to write")
     for note in stream.notes:
         click.echo(note)
-    click.echo(f"{output}: {num_requests:,} requests, format {name}")
+    click.echo(f"{output}: {counted(num_requests, 'request')}, format {name}")
 
 
 def _write_info(folder: Path, figure: Figure, numbers: dict[str, Any]) -> None:

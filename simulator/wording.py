@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from simulator.comparison import COMPARED, Comparison, VariantProvenance, listed
+from simulator.counts import counted
 from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY
@@ -163,11 +164,11 @@ def isolation_lines(comparison: Comparison) -> list[str]:
     found = comparison.provenance.isolation
     if found is None:
         return []
-    counted = "those of the warm-up too, " if comparison.steady_state.num_skipped else ""
+    with_warmup = "those of the warm-up too, " if comparison.steady_state.num_skipped else ""
     said = (
         f"In one cache that never evicts, {found.salted:.1%} of prompt tokens would be found with the tenants' salts "
         f"and {found.shared:.1%} without: {100 * found.price:.1f} points are what the salts cost (first "
-        f"{found.num_requests:,} requests, {counted}answered at once)."
+        f"{counted(found.num_requests, 'request')}, {with_warmup}answered at once)."
     )
     return [said]
 
@@ -205,8 +206,7 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
     """The warm-up that no figure counts, and of which policies the long run is not known."""
     steady, lines = comparison.steady_state, []
     if steady.num_skipped:
-        how = "found by MSER-5 over the replications" if steady.method == "MSER-5" else "as the scenario says"
-        lines.append(f"The first {steady.num_skipped:,} requests of every run are a warm-up, {how}, and count nowhere.")
+        lines.append(warmup_line(steady.num_skipped, steady.method))
         if lost := _tenants_of_the_warmup(comparison):
             lines.append(
                 f"The warm-up is all that {listed(lost)} sent in at least one run, of which nothing counts there: more "
@@ -227,11 +227,17 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
+def warmup_line(num_skipped: int, method: str) -> str:
+    """How many of a run's first requests are left out, and who says so."""
+    how = "found by MSER-5 over the replications" if method == "MSER-5" else "as the scenario says"
+    return f"A warm-up of {counted(num_skipped, 'request')}, {how}, begins every run and counts nowhere."
+
+
 def _tenants_of_the_warmup(comparison: Comparison) -> list[str]:
     """Tenants of whose requests in some run none is left."""
     lost: dict[str, None] = {}
-    for whole, counted in zip(comparison.results, comparison.counted, strict=True):
-        kept = set(counted.requests["tenant"])
+    for whole, left in zip(comparison.results, comparison.counted, strict=True):
+        kept = set(left.requests["tenant"])
         lost |= dict.fromkeys(name for name in map(str, whole.requests["tenant"].unique()) if name not in kept)
     return list(lost)
 
@@ -287,8 +293,8 @@ def _hang_up_lines(comparison: Comparison) -> list[str]:
         if num_gone:
             share = num_gone / num_sent
             lines.append(
-                f"Under {name} clients gave up {num_gone:,} of {num_sent:,} requests ({share:.0%}): end-to-end "
-                "latencies and TPOT are of the others, TTFT of those that got a token."
+                f"Under {name} clients gave up {num_gone:,} of {counted(num_sent, 'request')} ({share:.0%}): "
+                "end-to-end latencies and TPOT are of the others, TTFT of those that got a token."
             )
     return lines
 
@@ -310,7 +316,7 @@ def refusal_lines(comparison: Comparison) -> list[str]:
     if len(found) == len(comparison.policies) > 1 == len(distinct):
         who = {f"Every {comparison.noun}": next(iter(who.values()))}
     return [
-        f"{name} refused {sum(reasons.values()):,} of {count:,} requests: "
+        f"{name} refused {sum(reasons.values()):,} of {counted(count, 'request')}: "
         + ", ".join(f"{reason} ({number:,})" for reason, number in reasons.items())
         + "."
         for name, (reasons, count) in who.items()

@@ -112,7 +112,7 @@ def test_a_trace_in_parquet_is_refused_by_every_command_that_reads_one(
         ([line(), line(input_length=-600)], "trace.jsonl:2", "input_length is -600, expected a whole number >= 1"),
         ([line(output_length=float("nan"))], "trace.jsonl:1", "output_length is nan"),
         ([line(timestamp=float("inf"))], "trace.jsonl:1", "timestamp is inf"),
-        ([line(), line(), line(hash_ids=[0])], "trace.jsonl:3", "1 hash_ids for 600 tokens, expected 2"),
+        ([line(), line(), line(hash_ids=[0])], "trace.jsonl:3", "hash_ids has 1 for 600 tokens, expected 2"),
         ([line(timestamp=9), line(timestamp=8)], "trace.jsonl:2", "timestamp 8 is earlier than 9 in line 1"),
         ([line(), "[]"], "trace.jsonl:2", "not a JSON object"),
         ([line(), '{"timestamp": 1}'], "trace.jsonl:2", "key 'hash_ids' is missing"),

@@ -353,7 +353,7 @@ def test_a_trace_that_changed_or_is_elsewhere(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert explain(open_source(out)).is_checked
     (place / "t.jsonl").write_text("\n".join(lines[1:]) + "\n")
-    assert "simulated again, there are 8 requests, not 9: a trace" in refused(capsys, out)
+    assert "simulated again, there were 9 requests, now 8: a trace" in refused(capsys, out)
     place.rename(tmp_path / "elsewhere")
     assert "no such file 't.jsonl'" in refused(capsys, out)
     (tmp_path / "elsewhere" / "t.jsonl").write_text("\n".join(lines) + "\n")

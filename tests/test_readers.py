@@ -229,7 +229,7 @@ def test_an_unusable_line_is_counted_and_named_and_strict_refuses_it(tmp_path, n
     assert trace.num_skipped == 1
     (line, reason), = trace.skipped()
     assert line == num_lines + 1
-    assert reason.startswith("not JSON" if head.startswith(b"{") else "1 values, expected")
+    assert reason.startswith("not JSON" if head.startswith(b"{") else "1 value, expected")
     with pytest.raises(InputError, match=f":{num_lines + 1}: {reason[:8]}") as error:
         list(open_trace(path, name, strict=True, **OPTIONS.get(name, {})).records())
     assert "\n" not in str(error.value)
@@ -242,7 +242,7 @@ def test_a_trace_of_which_more_than_a_tenth_is_unusable_is_refused(tmp_path):
     trace = open_trace(path)
     assert (len(list(trace.records())), trace.num_skipped) == (9, 1)
     path = written(tmp_path, header + b"\n" + good * 8 + bad)
-    message = r":10: ContextTokens is '0', .* \(1 of 9 lines are unusable, expected no more than 10%\)"
+    message = r":10: ContextTokens is '0', .* \(unusable: 1 of 9 lines, expected no more than 10%\)"
     with pytest.raises(InputError, match=message):
         list(open_trace(path).records())
 

@@ -99,7 +99,7 @@ AXIS_MISTAKES = [
     ("a..b=1,2", "got 'a..b', expected a key like engine.max_num_seqs or workload.tenants[0].limit"),
     ("a=9:1:1", "got 9 before 1, expected a range that rises"),
     ("a=1:9:0", "got a step of 0, expected more than 0"),
-    ("a=1:9:20", "1 values, expected 2 to 10,000"),
+    ("a=1:9:20", "1 value, expected 2 to 10,000"),
     ("a=1:1e9:1", "1,000,000,000 values, expected 2 to 10,000"),
     ("a=512:4K:512", "units differ, expected the same one for each number of the range"),
     ("a=[1,2", "line 1, column 15: expected ',' or ']', but got '<stream end>'"),
@@ -333,8 +333,8 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(tmp_path: Path, monk
     with pytest.raises(InputError) as error:
         swept(tmp_path, "cluster.instances=1,2,3", replications=2)
     assert str(error.value) == (
-        f"{tmp_path / 'rows' / 'rows-000001.parquet'}: cannot write it (No space left on device); 4 rows are kept, and "
-        "the same command goes on from there"
+        f"{tmp_path / 'rows' / 'rows-000001.parquet'}: cannot write it (No space left on device); kept so far: 4 rows, "
+        "from which the same command goes on"
     )
     assert {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
     monkeypatch.undo()
@@ -604,7 +604,7 @@ def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:
     described = parse(TEXT + "warmup: 10\n")
     found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))
     assert {row["num_requests"] for row in found.rows} == {25}
-    assert notes(found)[1:] == ["The first 10 requests of every run are a warm-up, as the scenario says."]
+    assert notes(found)[1:] == ["A warm-up of 10 requests, as the scenario says, begins every run and counts nowhere."]
 
 
 def test_the_profiles_errors_are_drawn_alike_for_all_settings(tmp_path: Path) -> None:

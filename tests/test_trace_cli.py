@@ -209,7 +209,7 @@ def test_skipped_lines_are_counted_and_named(tmp_path):
     path = file_of(tmp_path / "holes.jsonl", *lines[:4], "{broken", *lines[4:], row(40_000, 600, 1))
     said = kvcast("info", path)
     assert "skipped 2 lines:\n  line 5: not JSON" in said
-    assert "line 32: 1 hash_ids for 600 tokens" in said
+    assert "line 32: hash_ids has 1 for 600 tokens" in said
     found = json.loads(kvcast("info", path, "--json"))
     assert (found["num_requests"], found["num_skipped"]) == (30, 2)
     assert [line for line, _ in found["skipped"]] == [5, 32]
@@ -262,7 +262,7 @@ def test_a_run_that_fails_leaves_what_was_there(tmp_path):
     path = file_of(tmp_path / "broken.jsonl", *(row(0, 600, 0, 1) for _ in range(3)), *["{"] * 3)
     out = tmp_path / "out.jsonl"
     out.write_text("before")
-    assert "3 of 6 lines are unusable" in complaint("convert", path, "-o", out)
+    assert "unusable: 3 of 6 lines" in complaint("convert", path, "-o", out)
     assert out.read_text() == "before"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["broken.jsonl", "out.jsonl"]
 

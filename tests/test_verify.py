@@ -143,7 +143,7 @@ def test_an_unverified_version_runs_with_a_warning(kvcast: Kvcast, engine: MakeE
     code, out, err = kvcast("--engine-python", engine("0.31.4"), "--cases", 1, "--family", "basic")
     assert code == 0
     assert err == "warning: vLLM 0.31.4 is not a verified version; comparing with dialect vllm-0.32\n"
-    assert out.startswith("vLLM 0.31.4: 1 cases")
+    assert out.startswith("vLLM 0.31.4: 1 case,")
 
 
 def test_an_interpreter_without_vllm(complaint: Callable[..., str], python: MakeEngine, tmp_path: Path) -> None:

@@ -454,7 +454,7 @@ def test_a_trace_without_texts_or_times_is_refused(tmp_path, capsys):
     rows = "".join(f"2023-11-16 18:{k // 60:02d}:{k % 60:02d}.0000000,{100 + k},{k + 1}\n" for k in range(300))
     lengths.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     assert run(lengths) == 2
-    assert "do not say what text they share" in capsys.readouterr().err
+    assert "300 of 300 requests without a word on the text they share" in capsys.readouterr().err
     at_once = tmp_path / "at_once.jsonl"
     line = json.dumps({"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}) + "\n"
     at_once.write_text(line * 300)

@@ -15,6 +15,7 @@ from calibration.estimate import bind
 from calibration.fit import rounded
 from calibration.geometry import Geometry
 from calibration.roofline import Device
+from simulator.counts import counted
 from simulator.engine_args import EngineConfig
 from simulator.evidence import indicative
 from simulator.plan import Plan
@@ -282,7 +283,7 @@ def lines(
 ) -> Iterator[str]:
     """What the results determine, what they do not, and how far predictions are off."""
     yield (
-        f"{profile.name}: {len(benchmarks)} load tests, {len(solution.figures)} figures, "
+        f"{profile.name}: {counted(len(benchmarks), 'load test')}, {counted(len(solution.figures), 'figure')}, "
         f"{sum(solution.determined)} of {len(belief.names)} coefficients determined; typical error "
         f"{solution.misfit:.2g} tolerances, {solution.num_evaluations} simulated tests"
     )
@@ -323,4 +324,5 @@ def _by_figure(title: str, residuals: Sequence[Residual]) -> Iterator[str]:
         kinds.setdefault(residual.case.partition(":")[0], []).append(abs(residual.relative_error))
     for kind, sizes in kinds.items():
         middle, largest = np.median(sizes), max(sizes)
-        yield f"  {title:9} {kind:16} {len(sizes):3} tests, median error {middle:6.1%}, largest {largest:6.1%}"
+        tests = counted(len(sizes), "test")
+        yield f"  {title:9} {kind:16} {tests:>9}, median error {middle:6.1%}, largest {largest:6.1%}"

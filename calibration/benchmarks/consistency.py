@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from calibration.benchmarks.benchmark import Benchmark
 from calibration.benchmarks.one_engine import one_engine
+from simulator.counts import counted
 from simulator.errors import InputError
 
 __all__ = ["doubts", "one_engine"]
@@ -175,7 +176,7 @@ def _duration(benchmark: Benchmark) -> Iterator[str]:
             _times(requests, seconds),
             _Figure(benchmark.num_prompts, 0.0),
             f"{requests.value:.4g} requests/s in {seconds:.5g} s",
-            f"{benchmark.num_prompts} requests answered",
+            f"{counted(benchmark.num_prompts, 'request')} answered",
         )
 
 

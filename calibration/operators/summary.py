@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from simulator.counts import counted
 from simulator.profile import Profile, Residual
 
 REGIMES = ("decode", "prefill", "mixed")
@@ -35,4 +36,5 @@ def lines(profile: Profile) -> Iterator[str]:
         yield f"  {name} {coefficient.value:.4g}{error} {coefficient.unit} ({coefficient.origin})"
     for title, residuals in (("fitted", profile.errors.in_sample), ("held out", profile.errors.held_out)):
         for name, (number, median, ninetieth) in errors(residuals).items():
-            yield f"{title}: {number} {name} steps: median error {median:.1%}, 90 % of them within {ninetieth:.1%}"
+            steps = counted(number, f"{name} step")
+            yield f"{title}: {steps}: median error {median:.1%}, 90 % of them within {ninetieth:.1%}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from simulator.counts import counted
 from simulator.dialect import VLLM_0_23, find_dialect
 from simulator.engine_args.arguments import EngineArgs
 from simulator.errors import InputError
@@ -265,6 +266,6 @@ def _check_pool(config: EngineConfig) -> None:
     if usable < needed:
         raise InputError(
             f"max_model_len: got {config.max_model_len}, expected at most {max(usable, 0) * config.block_size}: one "
-            f"request of that length needs {needed} blocks of {config.block_size} tokens, the pool has {usable} "
-            f"(num_gpu_blocks {config.num_gpu_blocks} less the null block)"
+            f"request of that length needs {counted(needed, 'block')} of {config.block_size} tokens, the pool has "
+            f"{usable} (num_gpu_blocks {config.num_gpu_blocks} less the null block)"
         )

@@ -11,6 +11,8 @@ from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from simulator.counts import counted
+
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 
@@ -61,8 +63,8 @@ def _each(
             num_deaths += 1
             if num_deaths == _MOST_DEATHS:
                 raise RuntimeError(
-                    f"processes died {num_deaths} times in a row before any of {len(left)} tasks was done (out of "
-                    "memory? try fewer --jobs)"
+                    f"processes died {num_deaths} times in a row before any of {counted(len(left), 'task')} was done "
+                    "(out of memory? try fewer --jobs)"
                 ) from None
         except BaseException:
             for future in running:

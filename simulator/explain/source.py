@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from simulator import __version__
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.routing import parse_routing
 from simulator.scenario import Scenario, load, problems
@@ -142,7 +143,7 @@ def check_same(source: Source, label: str, replication: int, rows: pd.DataFrame)
 
 def _difference(then: pd.DataFrame, now: pd.DataFrame) -> str | None:
     if len(then) != len(now):
-        return f"there are {len(now):,} requests, not {len(then):,}"
+        return f"there were {counted(len(then), 'request')}, now {len(now):,}"
     differ = None
     for name in _COMPARED:
         # As values: categories and nulls have types of their own.
@@ -152,5 +153,5 @@ def _difference(then: pd.DataFrame, now: pd.DataFrame) -> str | None:
         if mine.any():
             row = int(mine.idxmax())
             first = f"request {then['request_id'][row]} has {name} {after[row]}, not {before[row]}"
-            return f"{first} (and {int(mine.sum()) - 1:,} more requests differ in that)"
+            return f"{first} (and {counted(int(mine.sum()), 'request')} in all differ in that)"
     return None

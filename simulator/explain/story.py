@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simulator.comparison import listed
+from simulator.counts import counted
 from simulator.explain.parts import NAMES, OWN, PARTS, PREEMPTED, REASONS, SHARED, STEP
-from simulator.explain.words import counted, duration
+from simulator.explain.words import duration
 
 if TYPE_CHECKING:
     from simulator.explain.explanation import Explanation
@@ -137,7 +138,7 @@ class Story:
         if not others:
             return ""
         named = [
-            f"request {other['request_id']}{self._whose(other)} ({other['num_prompt_tokens']:,} tokens, "
+            f"request {other['request_id']}{self._whose(other)} ({counted(other['num_prompt_tokens'], 'token')}, "
             f"{duration(other['seconds'])})"
             for other in others[:_MAX_NAMED]
         ]

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from simulator.counts import counted
 from simulator.explain.explanation import Band, Explanation
 from simulator.explain.parts import PARTS
 from simulator.explain.story import Story
-from simulator.explain.words import counted, duration
+from simulator.explain.words import duration
 
 
 def print_explanation(found: Explanation, num_slowest: int, console: Console) -> None:

@@ -1,10 +1,6 @@
-"""Times and counts in words."""
+"""Times in words."""
 
 from __future__ import annotations
-
-from simulator.trace_tools.words import counted
-
-__all__ = ["counted", "duration"]
 
 
 def duration(seconds: float) -> str:

@@ -8,8 +8,8 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simulator.counts import counted
 from simulator.hit_curve.study import Study
-from simulator.trace_tools.words import counted
 
 _NUM_POINTS = 300
 _DASHES = ("--", "-.", ":")
@@ -46,15 +46,16 @@ def _curve(axes: Axes, found: Study) -> None:
     axes.axhline(whole.share(whole.ceiling), color="0.4", linestyle=":", linewidth=1.2, label="boundless cache")
     for num_blocks, number in found.pools.items():
         axes.axvline(num_blocks, color="0.6", linewidth=1)
-        name = "1 pool" if number == 1 else f"{number} pools"
+        name = counted(number, "pool")
         axes.annotate(
             name, (num_blocks, 0.01), xycoords=("data", "axes fraction"), rotation=90, fontsize="small", color="0.4",
             horizontalalignment="right",
         )  # fmt: skip
     what = "blocks hit" if whole.counting.as_file else "prompt tokens hit"
     axes.set(
-        xscale="log", xlabel=f"one cache [blocks of {whole.counting.block_size:,} tokens]", ylabel=what, ylim=(0, None)
-    )
+        xscale="log", xlabel=f"one cache [blocks of {counted(whole.counting.block_size, 'token')}]", ylabel=what,
+        ylim=(0, None),
+    )  # fmt: skip
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     within_a_decade = dense[-1] < 10 * dense[0]  # where hardly a power of ten is in sight, what lies between has labels
     axes.xaxis.set_minor_formatter(axes.xaxis.get_major_formatter() if within_a_decade else ticker.NullFormatter())
@@ -73,7 +74,7 @@ def _instances(axes: Axes, found: Study) -> None:
         points = [(one.num_instances, whole.share(one.num_hits)) for one in found.routed if one.rule.label == label]
         axes.plot(*zip(*points, strict=True), marker="o", color=colours[number], label=label)
     axes.set(
-        xlabel=f"instances of {found.pool.num_blocks:,} blocks", ylabel="hit rate", ylim=(0, None),
+        xlabel=f"instances of {counted(found.pool.num_blocks, 'block')}", ylabel="hit rate", ylim=(0, None),
         xticks=sorted(found.pools.values()),
     )  # fmt: skip
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.hit_curve.asked import Asked, Counting, Namespaces
 from simulator.request import REFUSED, TOO_LONG
 from simulator.scenario import Scenario
-from simulator.trace_tools.words import counted, skipped_in_words
+from simulator.trace_tools.words import skipped_in_words
 from simulator.workload import open_workload
 from simulator.workload.at_once import answered_at_once
 from simulator.workload.readers import FileTrace

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from simulator.counts import counted
 from simulator.hit_curve.study import Point, Study
 from simulator.hit_curve.words import answers
 from simulator.terminal import empty_table, percent, print_line
-from simulator.trace_tools.words import counted
 
 _MOST_BESIDE = 2  # policies for which there is room beside the curve
 
@@ -18,18 +18,19 @@ def print_study(found: Study, console: Console) -> None:
     """The numbers, then what they mean."""
     whole = found.lru
     how = "as the file counts" if whole.counting.as_file else "as vLLM counts"
-    print_line(console, f"{found.name}: {counted(whole.num_requests, 'request')}, {whole.num_tokens:,} prompt tokens")
+    prompts = counted(whole.num_tokens, "prompt token")
+    print_line(console, f"{found.name}: {counted(whole.num_requests, 'request')}, {prompts}")
     size = whole.counting.block_size
     order = "one request at a time in order of arrival"
-    print_line(console, f"One cache for all, blocks of {size:,} tokens ({how}), {order}:")
+    print_line(console, f"One cache for all, blocks of {counted(size, 'token')} ({how}), {order}:")
     console.print(_curve(found))
     if len(found.policies) > _MOST_BESIDE:
         console.print(_policies(found))
     if found.routed:
         assert found.pool is not None  # nothing is routed without
         print_line(
-            console, f"By number of instances, of {found.pool.num_blocks:,} blocks each, without time: hit rate "
-            "(most uncached work over the mean)",
+            console, f"By number of instances, of {counted(found.pool.num_blocks, 'block')} each, without time: hit "
+            "rate (most uncached work over the mean)",
         )  # fmt: skip
         console.print(_routed(found))
     for text in (*answers(found), *found.notes):

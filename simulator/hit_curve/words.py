@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.counts import counted
 from simulator.hit_curve.policies import BOUND
 from simulator.hit_curve.study import MOSTLY, Point, Study
 
@@ -11,7 +12,8 @@ from simulator.hit_curve.study import MOSTLY, Point, Study
 def answers(found: Study) -> list[str]:
     """One sentence each."""
     if not found.lru.num_distinct:
-        return [f"No prompt fills a block of {found.lru.counting.block_size:,} tokens: nothing is ever cached."]
+        block = counted(found.lru.counting.block_size, "token")
+        return [f"No prompt fills a block of {block}: nothing is ever cached."]
     if not found.lru.ceiling:
         return ["No request finds a whole block of an earlier one: a cache of any size hits nothing."]
     return [*_ceiling(found), *_pools(found), *_caveats(found)]
@@ -21,8 +23,9 @@ def _ceiling(found: Study) -> Iterator[str]:
     whole, needed = found.lru, found.lru.num_for(MOSTLY)
     if needed is not None and not found.pools:
         yield (
-            f"The ceiling is {whole.share(whole.ceiling):.1%}; {MOSTLY:.0%} of it needs {needed:,} blocks "
-            f"({needed * whole.counting.block_size:,} tokens) of the {whole.num_distinct:,} distinct ones."
+            f"The ceiling is {whole.share(whole.ceiling):.1%}; {MOSTLY:.0%} of it needs {counted(needed, 'block')} "
+            f"({counted(needed * whole.counting.block_size, 'token')}) of the "
+            f"{counted(whole.num_distinct, 'distinct one')}."
         )
 
 
@@ -34,9 +37,9 @@ def _pools(found: Study) -> Iterator[str]:
         point = found.point(num_blocks)
         who = "Your pool" if number == 1 else f"{number} pools as one cache"
         yield (
-            f"{who} of {num_blocks:,} blocks ({found.pool.origin}) {'hits' if number == 1 else 'hit'} "
+            f"{who} of {counted(num_blocks, 'block')} ({found.pool.origin}) {'hits' if number == 1 else 'hit'} "
             f"{whole.share(point.num_hits):.1%}, {_head_room(found, point)}; {MOSTLY:.0%} of the ceiling needs "
-            f"{_times(needed / num_blocks)} ({needed:,} blocks)."
+            f"{_times(needed / num_blocks)} ({counted(needed, 'block')})."
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+from simulator.counts import counted
 from simulator.errors import InputError, nearest
 from simulator.parity.cases import DIALECTS, FAMILIES, FORMAT, SIZES, generate_cases
 from simulator.parity.engine import Engine
@@ -44,13 +45,13 @@ class Tally:
     def describe(self, num_differences: int) -> str:
         """One line: what was compared, and how many cases differ."""
         counts = [f"{self.counts[name]:,} {word}" for name, word in _WORDS.items()]
-        differences = f"{num_differences} difference{'' if num_differences == 1 else 's'}"
+        differences = counted(num_differences, "difference")
         excluded = (
             f" ({self.num_excluded} more ended in an assertion or a standstill of vLLM's own)"
             if self.num_excluded
             else ""
         )
-        return f"{self.num_cases:,} cases, {', '.join(counts)}, {differences}{excluded}"
+        return f"{counted(self.num_cases, 'case')}, {', '.join(counts)}, {differences}{excluded}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Difference:
         """Where and in what the two sides differ, a line a field."""
         case = self.case
         where = f"family {case['family']}, seed {case['seed']}, dialect vllm-{case['dialect']}, record {self.position}"
-        lines = [f"difference in {where}; shrunk to {len(case['requests'])} requests"]
+        lines = [f"difference in {where}; shrunk to {counted(len(case['requests']), 'request')}"]
         for name, ours, theirs in self.fields():
             lines += [f"  {name}", f"    simulated: {json.dumps(ours)}", f"    vLLM:      {json.dumps(theirs)}"]
         return "\n".join(lines)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.scenario import strict_yaml
 from simulator.scenario.changes import KeyPath, read_path, write_path, write_value
@@ -82,7 +83,7 @@ def read_axis(text: str) -> Axis:
         return _read_range(path, match, where)
     values = strict_yaml.read(f"values: [{spec}]", where)["values"]
     if len(values) < 2:
-        raise InputError(f"{where}: got {len(values)} value{'' if len(values) == 1 else 's'}, expected two or more, "
+        raise InputError(f"{where}: got {counted(len(values), 'value')}, expected two or more, "
                          f"or {_EXPECTED.partition(', ')[2]}")  # fmt: skip
     return Axis(path, tuple(values))
 
@@ -136,7 +137,7 @@ def _read_range(path: KeyPath, match: re.Match[str], where: str) -> Axis:
         raise InputError(f"{where}: got a step of {step.value}, expected more than 0")
     count = int((high.value - low.value) / step.value) + 1
     if not 2 <= count <= _MOST_VALUES:
-        raise InputError(f"{where}: {count:,} values, expected 2 to {_MOST_VALUES:,}")
+        raise InputError(f"{where}: {counted(count, 'value')}, expected 2 to {_MOST_VALUES:,}")
     return Axis(path, tuple(_written(low.value + place * step.value, step) for place in range(count)))
 
 

@@ -16,13 +16,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulator.comparison import COMPARED, Shown, show
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.statistics import LEVEL, Difference
 from simulator.sweep.axes import label
 from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
-from simulator.wording import basis_of
+from simulator.wording import basis_of, warmup_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +77,7 @@ def notes(findings: Findings) -> list[str]:
     if warmup == "auto":
         found.append("Every request counts: nothing is cut as a warm-up unless the scenario says how much.")
     elif warmup:
-        found.append(f"The first {warmup:,} requests of every run are a warm-up, as the scenario says.")
+        found.append(warmup_line(int(warmup), "given"))
     return found
 
 
@@ -122,7 +123,7 @@ def sampling(findings: Findings) -> str:
     """How many runs there are, what they share, and what the intervals mean."""
     design, count = findings.design, findings.num_replications
     drawn = "all combinations" if design.is_grid else f"a Latin hypercube of {design.num_drawn}"
-    runs = f"{len(design.points):,} settings ({drawn}) in {count} replication{'s' if count > 1 else ''}"
+    runs = f"{len(design.points):,} settings ({drawn}) in {counted(count, 'replication')}"
     found = f", {findings.num_found:,} of {len(findings.rows):,} runs found computed" if findings.num_found else ""
     if count == 1:
         return f"{runs}{found}: no intervals, and no difference can be shown to hold beyond these draws."

@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from simulator.counts import counted
 from simulator.errors import InputError
 
 Key = tuple[str, int]
@@ -92,8 +93,8 @@ class RowStore:
             partial.unlink(missing_ok=True)
             num_kept = len(self.rows) - len(self._waiting)
             raise InputError(
-                f"{path}: cannot write it ({error.strerror or error}); {num_kept} rows are kept, and the same command "
-                "goes on from there"
+                f"{path}: cannot write it ({error.strerror or error}); kept so far: {counted(num_kept, 'row')}, from "
+                "which the same command goes on"
             ) from None
         self._next_part += 1
         self._waiting = []

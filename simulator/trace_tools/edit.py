@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.request import Run
 from simulator.trace_tools.stream import Stream
-from simulator.trace_tools.words import counted
 from simulator.workload.records import Record
 
 _CUT = -1

@@ -9,6 +9,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simulator.counts import counted
 from simulator.trace_tools.arrivals import per_window
 from simulator.trace_tools.info import Info, Samples
 
@@ -27,7 +28,7 @@ def figure_of(info: Info, samples: Samples, name: str) -> Figure:
         _lengths(lengths, samples, colours)
         _hits(hits, info, samples, colours[0])
         _popularity(popularity, info, colours[0])
-        figure.suptitle(f"{name}: {info.num_requests:,} requests", x=0.01, horizontalalignment="left")
+        figure.suptitle(f"{name}: {counted(info.num_requests, 'request')}", x=0.01, horizontalalignment="left")
         sns.despine(fig=figure)
     return figure
 
@@ -72,9 +73,9 @@ def _hits(axes: Axes, info: Info, samples: Samples, colour: object) -> None:
     axes.plot(capacities, hits * size / found.num_tokens, color=colour, linewidth=2)
     axes.axhline(samples.curve.hits(distinct) * size / found.num_tokens, color="0.4", linestyle=":", linewidth=1.2)
     axes.set(
-        xscale="log", xlabel=f"LRU cache [blocks of {size} tokens]", ylabel="prompt tokens hit", ylim=(0, None),
-        title="dotted: boundless cache",
-    )
+        xscale="log", xlabel=f"LRU cache [blocks of {counted(size, 'token')}]", ylabel="prompt tokens hit",
+        ylim=(0, None), title="dotted: boundless cache",
+    )  # fmt: skip
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
 
@@ -87,7 +88,7 @@ def _popularity(axes: Axes, info: Info, colour: object) -> None:
     axes.plot(range(1, len(requests) + 1), requests, marker=".", color=colour, linewidth=1.5)
     axes.set(
         xscale="log", yscale="log", xlabel="shared prefix, by popularity", ylabel="requests that have it",
-        title=f"the {len(requests):,} prefixes that save most",
+        title=f"prefixes that save most: {len(requests):,}",
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))

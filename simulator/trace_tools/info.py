@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.request import Prompt
 from simulator.trace_tools.arrivals import Arrivals, arrivals
@@ -126,7 +127,7 @@ def summarise(trace: Trace, path: Path, block_sizes: Sequence[int] = ()) -> tupl
     samples = Samples(np.array(times), np.array(inputs), np.array(outputs), texts.curve())
     input_tokens, output_tokens = spread(samples.input_tokens), spread(samples.output_tokens)
     if input_tokens is None or output_tokens is None:
-        raise InputError(f"{path}: no request that can be read ({trace.num_skipped:,} lines skipped)")
+        raise InputError(f"{path}: no request that can be read ({counted(trace.num_skipped, 'line')} skipped)")
     info = Info(
         format=trace.format,
         block_tokens=trace.block_tokens,

@@ -14,10 +14,10 @@ from itertools import count
 
 import numpy as np
 
+from simulator.counts import counted
 from simulator.prefix import PRIVATE, Prefixes
 from simulator.request import Prompt
 from simulator.trace_tools.stream import Stream
-from simulator.trace_tools.words import counted
 from simulator.workload.mooncake import BLOCK_TOKENS
 from simulator.workload.records import Record
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.markup import escape
 
+from simulator.counts import counted
 from simulator.terminal import empty_table, percent, print_line
 from simulator.trace_tools.arrivals import Arrivals
 from simulator.trace_tools.info import Info, Prompts
@@ -22,8 +23,9 @@ _NUM_TENANTS = 10
 def print_info(info: Info, console: Console) -> None:
     """All numbers, then the traps."""
     known = "nothing of what prompts share" if info.block_tokens is None else _granularity(info.block_tokens)
-    print_line(console, f"{info.num_requests:,} requests, format {info.format}, which tells {known}")
-    print_line(console, f"{info.input_tokens.total:,} prompt tokens, {info.output_tokens.total:,} answer tokens")
+    print_line(console, f"{counted(info.num_requests, 'request')}, format {info.format}, which tells {known}")
+    prompts, answers = int(info.input_tokens.total), int(info.output_tokens.total)
+    print_line(console, f"{counted(prompts, 'prompt token')}, {counted(answers, 'answer token')}")
     for text in skipped_in_words(info.num_skipped, info.skipped):
         print_line(console, text)
     for text in info.assumed:
@@ -61,7 +63,7 @@ def _rate(found: Arrivals) -> str:
         return ", all at once"
     return (
         f", mean {found.mean_per_s:,.3g} requests/s; gaps: coefficient of variation {_number(found.gap_cv)} (Poisson: "
-        f"1); {found.num_distinct_times:,} distinct times"
+        f"1); {counted(found.num_distinct_times, 'distinct time')}"
     )
 
 
@@ -113,7 +115,7 @@ def _ideal(one: Ideal) -> Iterator[str]:
 def _print_reuse(found: Prompts, console: Console) -> None:
     reuse = found.reuse
     order = "one request at a time in the file's order"
-    print_line(console, f"\nAn LRU cache of blocks of {reuse.block_size} tokens, {order}:")
+    print_line(console, f"\nAn LRU cache of blocks of {counted(reuse.block_size, 'token')}, {order}:")
     table = empty_table("blocks", "of the distinct", "tokens hit")
     for point in reuse.curve:
         table.add_row(f"{point.num_blocks:,}", f"{point.share_of_distinct:.0%}", percent(point.hit_share))
@@ -130,11 +132,11 @@ def _print_reuse(found: Prompts, console: Console) -> None:
 def _print_owners(info: Info, console: Console) -> None:
     sessions = info.sessions
     if sessions is not None:
-        without = f", {sessions.num_without:,} requests of none" if sessions.num_without else ""
-        print_line(console, f"{sessions.num:,} sessions{without}")
+        without = f", {counted(sessions.num_without, 'request')} of none" if sessions.num_without else ""
+        print_line(console, f"{counted(sessions.num, 'session')}{without}")
     if not info.tenants:
         return
-    print_line(console, f"{len(info.tenants):,} tenants:")
+    print_line(console, f"{counted(len(info.tenants), 'tenant')}:")
     table = empty_table("tenant", "requests", "share", "prompt tokens", "answer tokens")
     table.columns[0].justify = "left"
     for one in info.tenants[:_NUM_TENANTS]:

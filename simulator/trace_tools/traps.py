@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.counts import counted
 from simulator.trace_tools.info import Info, Prompts
-from simulator.trace_tools.words import counted
 
 _NEARLY_ALL = 0.99
 
@@ -25,7 +25,7 @@ def _times(info: Info) -> Iterator[str]:
         found = info.arrivals
         tick = f" (about {found.tick_s:g} s apart)" if found.tick_s else ""
         yield (
-            f"Timestamps are lumped: {found.num_distinct_times:,} distinct values for {info.num_requests:,} "
+            f"Timestamps are lumped: {counted(found.num_distinct_times, 'distinct value')} for {info.num_requests:,} "
             f"requests{tick}, so requests arrive in clumps of {info.num_requests / found.num_distinct_times:.1f}."
         )
     if info.num_unordered:
@@ -50,8 +50,8 @@ def _lengths(info: Info) -> Iterator[str]:
 def _sessions(info: Info) -> Iterator[str]:
     if info.sessions is not None and info.sessions.num_duplicates:
         yield (
-            f"{info.sessions.num_duplicates:,} of {info.sessions.num_judged:,} sessions of three turns or more begin "
-            "with the same lengths as an earlier one: recordings of one session, perhaps."
+            f"{counted(info.sessions.num_duplicates, 'session')} of {info.sessions.num_judged:,} with three turns or "
+            "more, with the same lengths at the beginning as an earlier one: recordings of one session, perhaps."
         )
 
 
@@ -67,7 +67,7 @@ def _texts(info: Info) -> Iterator[str]:
     if finer:
         yield (
             f"The file tells blocks of {info.block_tokens} tokens apart and nothing finer: hits in blocks of "
-            f"{', '.join(map(str, finer))} tokens are a lower bound."
+            f"{', '.join(map(str, finer))} {'tokens' if finer != [1] else 'token'} are a lower bound."
         )
 
 
@@ -76,6 +76,6 @@ def _same_start(found: Prompts) -> Iterator[str]:
     if share >= _NEARLY_ALL and found.num_requests > 1:
         who = "Every request starts" if share == 1 else f"{share:.1%} of the requests start"
         yield (
-            f"{who} with the same {found.reuse.block_size} tokens: a router that goes by the longest prefix alone "
-            "sends all of them to one instance."
+            f"{who} with the same {counted(found.reuse.block_size, 'token')}: a router that goes by the longest prefix "
+            "alone sends all of them to one instance."
         )

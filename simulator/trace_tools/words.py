@@ -1,13 +1,10 @@
-"""Counts, and what was passed over, in words."""
+"""What was passed over, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-def counted(number: int, what: str) -> str:
-    """``1 line``, ``2 lines``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+from simulator.counts import counted
 
 
 def skipped_in_words(num_skipped: int, skipped: Sequence[tuple[int, str]]) -> list[str]:

@@ -15,6 +15,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.request import Prompt
 from simulator.workload.lines import numbered_lines
@@ -134,6 +135,9 @@ def _complaint(timestamp: Any, record: Record) -> str:
         return f"hash_ids is {reprlib.repr(ids)}, expected a list"
     num_blocks = -(-record.input_length // BLOCK_TOKENS)
     if len(ids) != num_blocks:
-        return f"{len(ids)} hash_ids for {record.input_length} tokens, expected {num_blocks} (one each {BLOCK_TOKENS})"
+        return (
+            f"hash_ids has {len(ids)} for {counted(record.input_length, 'token')}, expected {num_blocks} (one each "
+            f"{BLOCK_TOKENS})"
+        )
     wrong = next(k for k in ids if type(k) is not int or not 0 <= k < SEGMENTS_PER_TENANT)
     return f"hash id {reprlib.repr(wrong)}, expected a whole number >= 0 and < {SEGMENTS_PER_TENANT}"

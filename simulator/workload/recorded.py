@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.streams import python_stream, stream
 from simulator.workload.arrivals import arrival_times_s
@@ -85,8 +86,7 @@ class Recorded:
         if not self._trace.num_skipped:
             return None
         line, reason = self._trace.skipped()[0]
-        lines = "1 unusable line" if self._trace.num_skipped == 1 else f"{self._trace.num_skipped:,} unusable lines"
-        return f"without {lines} (the first: {line}, {reason})"
+        return f"without {counted(self._trace.num_skipped, 'unusable line')} (the first: {line}, {reason})"
 
     def _records(self) -> Lines:
         tenant = self._spec.tenant

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
+from simulator.counts import counted
 from simulator.request import Request
 from simulator.workload.acceptance import Acceptance
 from simulator.workload.conversations import Conversations
@@ -212,7 +213,7 @@ def _trace_resampling(spec: TraceSpec) -> Iterator[str]:
     if spec.rate_scale != 1:
         yield f"at {spec.rate_scale:g} times its rate"
     if spec.limit is not None:
-        yield f"no more than {spec.limit} requests"
+        yield f"no more than {counted(spec.limit, 'request')}"
 
 
 def _words(duration_s: float) -> str:

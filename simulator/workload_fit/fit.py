@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.counts import counted
 from simulator.workload.records import Record
 from simulator.workload.tables import table_of
 from simulator.workload.tree_spec import TreeSpec
@@ -56,13 +57,14 @@ def fit(
     found = _source(seen, where, threads, num_requests)
     spec = TreeSpec.model_validate(found)
     later = int(np.sum(seen.parent >= 0))
-    return Fit(found, spec, (f"{seen.parent.size - later:,} threads, {later:,} later turns", *_how_they_go_on(spec)))
+    parts = f"{counted(seen.parent.size - later, 'thread')}, {counted(later, 'later turn')}"
+    return Fit(found, spec, (parts, *_how_they_go_on(spec)))
 
 
 def _how_they_go_on(spec: TreeSpec) -> Iterator[str]:
     if spec.pool is not None:
         lasts_for = float(f"{num_requests_of_pool(spec):.2g}")
-        how = f"that is worked off in about {lasts_for:,.0f} requests"
+        how = f"that is worked off in about {counted(round(lasts_for), 'request')}"
         yield f"threads go on in random order, as of a pool of {spec.pool:,} {how}"
     elif spec.pause is not None:
         mean, median = np.mean(spec.pause), np.median(spec.pause)

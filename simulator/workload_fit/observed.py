@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.request import Prompt
 from simulator.trace_tools.tree import PrefixTree, joined
@@ -66,8 +67,8 @@ def read(trace: Trace, path: object) -> list[Record]:
     records.sort(key=lambda record: record.arrival_s)
     if unknown := sum(record.prompt is None for record in records):
         raise InputError(
-            f"{path}: {unknown} of {len(records)} requests do not say what text they share, expected prompts as blocks "
-            f"or texts (format {trace.format})"
+            f"{path}: {unknown:,} of {counted(len(records), 'request')} without a word on the text they "
+            f"share, expected prompts as blocks or texts (format {trace.format})"
         )
     return records
 
@@ -75,7 +76,7 @@ def read(trace: Trace, path: object) -> list[Record]:
 def check_enough(records: Sequence[Record], path: object) -> None:
     """Raise InputError for what is too little to fit to."""
     if len(records) < FEWEST_REQUESTS:
-        raise InputError(f"{path}: {len(records)} requests, expected at least {FEWEST_REQUESTS} to fit to")
+        raise InputError(f"{path}: {counted(len(records), 'request')}, expected at least {FEWEST_REQUESTS} to fit to")
     if records[-1].arrival_s == records[0].arrival_s:
         raise InputError(f"{path}: all requests come at once, expected times of arrival")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import repeat
 
+from simulator.counts import counted
 from simulator.request import Prompt, Run
 from simulator.workload.readers.fields import Fields, shown
 from simulator.workload.readers.reading import Unusable
@@ -38,7 +39,10 @@ def check_count(num_ids: int, num_tokens: int, block_tokens: int, *, whole_only:
     if num_ids == floor or (num_ids == ceiling and not whole_only):
         return
     expected = str(floor) if whole_only or floor == ceiling else f"{ceiling} (or {floor}: whole blocks only)"
-    raise Unusable(f"{num_ids} hash ids for {num_tokens} tokens, expected {expected}: one each {block_tokens} tokens")
+    raise Unusable(
+        f"{counted(num_ids, 'hash id')} for {counted(num_tokens, 'token')}, expected {expected}: one each "
+        f"{counted(block_tokens, 'token')}"
+    )
 
 
 def segments(ids: list[int], num_tokens: int, block_tokens: int) -> Prompt:

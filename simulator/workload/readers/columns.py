@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.workload.lines import numbered_lines
 from simulator.workload.readers.fields import MAX_SECONDS, MAX_TOKENS, shown
@@ -70,7 +71,7 @@ def parsed_rows(
 def _row(line: bytes, num_values: int) -> list[str]:
     row = values(line)
     if len(row) != num_values:
-        raise Unusable(f"{len(row)} values, expected {num_values} as in the first line")
+        raise Unusable(f"{counted(len(row), 'value')}, expected {num_values} as in the first line")
     return row
 
 

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.request import Prompt, Run
 from simulator.workload.lines import numbered_lines
@@ -139,7 +140,7 @@ def _runs(runs: object, num_tokens: int) -> Prompt:
             raise Unusable(f"runs has {shown(run)}, expected a start >= 0 and a length >= 1, in tokens")
         found.append((None if segment is None else _segment(segment), start, length))
     if (total := sum(length for _, _, length in found)) != num_tokens:
-        raise Unusable(f"runs have {total} tokens, expected {num_tokens} as 'in' says")
+        raise Unusable(f"runs have {counted(total, 'token')}, expected {num_tokens} as 'in' says")
     return tuple(found)
 
 

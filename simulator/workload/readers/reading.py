@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.workload.lines import numbered_lines
 from simulator.workload.readers.recognition import Head
@@ -51,8 +52,8 @@ class Skips:
         if self.num_skipped > MOST_SKIPPED * self.num_lines:
             line, reason = self.named[0]
             raise InputError(
-                f"{self.path}:{line}: {reason} ({self.num_skipped} of {self.num_lines} lines are unusable, expected no "
-                f"more than {MOST_SKIPPED:.0%})"
+                f"{self.path}:{line}: {reason} (unusable: {self.num_skipped:,} of {counted(self.num_lines, 'line')}, "
+                f"expected no more than {MOST_SKIPPED:.0%})"
             )
         if not has_records:
             raise InputError(f"{self.path}: no line holds a request, expected at least one")
