@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +17,7 @@ from calibration.profile_numbers import error_lines, named_coefficients
 from simulator.counts import counted
 from simulator.profile import Coefficient, Profile
 from simulator.step_time import MEASURED, OUTSIDE, PRIOR
+from simulator.terminal import bare_table, print_table
 
 _GIB = 2**30
 # Characters of the terminal for what was measured, at least, and for all else of the list.
@@ -58,9 +58,9 @@ def print_profile(predictor: Predictor, console: Console) -> None:
         _line(console, text)
     _print_errors(profile, console)
     _line(console, f"\nTTFT of one request [ms], in {predictor.chunk_words()}:")
-    console.print(_ttft_table(predictor))
+    print_table(_ttft_table(predictor), console)
     _line(console, "TPOT by batch (down) and context of each request (across) [ms]:")
-    console.print(_tpot_table(predictor))
+    print_table(_tpot_table(predictor), console)
     _line(console, _LEGEND)
     for quantity, reason in predictor.unmeasured.items():
         named = "Cached cells" if quantity == "cached" else f"{quantity} cells"
@@ -86,7 +86,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         ("TPOT by context and batch [ms]:", shown(comparison.decode), True),
     ):
         _line(console, title)
-        console.print(_side_by_side(labels, cells, with_batch))
+        print_table(_side_by_side(labels, cells, with_batch), console, num_keys=2 if with_batch else 1)
     _line(console, _LEGEND)
 
 
@@ -95,7 +95,7 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = bare_table()
     for heading in headings:
         table.add_column(escape(heading), overflow="fold")
     return table
@@ -144,12 +144,11 @@ def _print_coefficients(profile: Profile, console: Console) -> None:
     named = named_coefficients(profile)
     sources = list(dict.fromkeys(one.source for one in named.values()))
     table = _table(f"formula {profile.formula}", "value", "error", "unit", "origin")
-    table.columns[0].no_wrap = True
     for name, one in named.items():
         origin = f"{one.origin} [{sources.index(one.source) + 1}]"
         table.add_row(*map(escape, (name, f"{one.value:.4g}", _error(one), one.unit, origin)))
     console.print()
-    console.print(table)
+    print_table(table, console)
     for number, source in enumerate(sources, 1):
         _line(console, f"  [{number}] {source}")
 
@@ -198,7 +197,7 @@ def _print_errors(profile: Profile, console: Console) -> None:
             )  # fmt: skip
     if table.row_count:
         console.print()
-        console.print(table)
+        print_table(table, console)
     else:
         _line(console, "Errors: none, since no measured time is in the profile.")
     if errors.num_not_held_out:

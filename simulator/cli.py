@@ -109,13 +109,11 @@ def routers() -> None:
 
     for name, router in ROUTERS.items():
         _describe(name, router)
-    click.echo("\nPresets, which stand wherever a policy's name may:")
+    _say("\nPresets, which stand wherever a policy's name may:")
     for name, preset in PRESETS.items():
-        click.echo(f"{name}: {preset.summary}")
-        click.echo(f"    source: {preset.source}")
-        click.echo(f"    policy: {preset.policy}")
-        for parameter, value in preset.values.items():
-            click.echo(f"    {parameter}: {value}")
+        _say(f"{name}: {preset.summary}")
+        for key, value in {"source": preset.source, "policy": preset.policy, **preset.values}.items():
+            _say(f"    {key}: {value}")
 
 
 @cli.command()
@@ -123,19 +121,28 @@ def evictions() -> None:
     """List the eviction policies of the block pool with their parameters and sources."""
     from simulator.eviction import POLICIES
 
-    click.echo("vllm: the block given back first (the default: nothing is changed, and nothing costs more)")
-    click.echo("    source: vLLM FreeKVCacheBlockQueue, of the release that the dialect names")
+    _say("vllm: the block given back first (the default: nothing is changed, and nothing costs more)")
+    _say("    source: vLLM FreeKVCacheBlockQueue, of the release that the dialect names")
     for name, policy in POLICIES.items():
         _describe(name, policy)
 
 
 def _describe(name: str, policy: Any) -> None:
-    click.echo(f"{name}: {policy.summary}")
-    click.echo(f"    source: {policy.source}")
+    _say(f"{name}: {policy.summary}")
+    _say(f"    source: {policy.source}")
     for parameter, info in policy.Params.model_fields.items():
         described = f" ({info.description})" if info.description else ""
         value = "required" if info.is_required() else repr(info.default)
-        click.echo(f"    {parameter}: {value}{described}")
+        _say(f"    {parameter}: {value}{described}")
+
+
+def _say(text: str) -> None:
+    """A line of a list; what a terminal has no room for stands below, set in."""
+    from rich.console import Console
+
+    from simulator.terminal import print_line
+
+    print_line(Console(), text, indent=8 * " ")
 
 
 @cli.command(name="import")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from simulator import terminal
 from simulator.comparison import COMPARED, Comparison, Shown, show
 from simulator.errors import InputError
 from simulator.statistics import Estimate, t_interval
@@ -68,8 +68,6 @@ _INSTANCE = (
     Shown("ttft_p90_s", "TTFT p90", "s", 1, True),
 )
 _MAX_INSTANCE_ROWS = 400
-# Characters of the terminal that a name and a number take, with their borders.
-_NAME_WIDTH, _COLUMN_WIDTH = 15, 16
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
@@ -80,22 +78,18 @@ def print_table(comparison: Comparison, console: Console) -> None:
 
     line(basis(comparison))
     line(comparison.verdict(), style="bold")
-    # As many policies side by side as the terminal is wide.
-    num_columns = max(1, (console.width - _NAME_WIDTH) // _COLUMN_WIDTH)
-    for first in range(0, len(comparison.policies), num_columns):
-        console.print(_table(comparison, comparison.policies[first : first + num_columns]))
+    terminal.print_table(_table(comparison), console)
     for text in (*notes(comparison), sampling(comparison), *ignored_lines(comparison)):
         line(text)
 
 
-def _table(comparison: Comparison, policies: Sequence[str]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    table.add_column("mean ± 95% CI", no_wrap=True)
-    for policy in policies:
-        name = escape(comparison.names[policy])
-        table.add_column(name, justify="right", overflow="fold", min_width=_COLUMN_WIDTH - 2)
+def _table(comparison: Comparison) -> Table:
+    table = terminal.bare_table()
+    table.add_column("mean ± 95% CI")
+    for policy in comparison.policies:
+        table.add_column(escape(comparison.names[policy]), justify="right")
     for shown in _HEADLINES:
-        table.add_row(escape(_heading(shown)), *(_cell(comparison, policy, shown) for policy in policies))
+        table.add_row(escape(_heading(shown)), *(_cell(comparison, policy, shown) for policy in comparison.policies))
     return table
 
 

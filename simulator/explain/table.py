@@ -15,6 +15,7 @@ from simulator.explain.explanation import Band, Explanation
 from simulator.explain.parts import PARTS
 from simulator.explain.story import Story
 from simulator.explain.words import duration
+from simulator.terminal import print_table
 
 
 def print_explanation(found: Explanation, num_slowest: int, console: Console) -> None:
@@ -23,7 +24,7 @@ def print_explanation(found: Explanation, num_slowest: int, console: Console) ->
         _line(console, text)
     bands = found.bands()
     for tenant, members in groupby(bands, key=lambda band: band.tenant):
-        console.print(_table(tenant, list(members)))
+        print_table(_table(tenant, list(members)), console)
     for text in meanings(bands):
         _line(console, text)
     for text in stories(found, num_slowest):
@@ -63,9 +64,9 @@ def stories(found: Explanation, number: int) -> list[str]:
 
 def _table(tenant: str, bands: list[Band]) -> Table:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(escape(tenant), no_wrap=True)
+    table.add_column(escape(tenant))
     for band in bands:
-        table.add_column(band.name, justify="right", no_wrap=True)
+        table.add_column(band.name, justify="right")
     table.add_row("requests", *(f"{band.num_requests:,}" for band in bands))
     table.add_row("TTFT", *(_cell(band, "ttft_s", shared=False) for band in bands))
     for part in PARTS:

@@ -9,7 +9,7 @@ from rich.table import Table
 from simulator.counts import counted
 from simulator.hit_curve.study import Point, Study
 from simulator.hit_curve.words import answers
-from simulator.terminal import empty_table, percent, print_line
+from simulator.terminal import empty_table, percent, print_line, print_table
 
 _MOST_BESIDE = 2  # policies for which there is room beside the curve
 
@@ -23,16 +23,16 @@ def print_study(found: Study, console: Console) -> None:
     size = whole.counting.block_size
     order = "one request at a time in order of arrival"
     print_line(console, f"One cache for all, blocks of {counted(size, 'token')} ({how}), {order}:")
-    console.print(_curve(found))
+    print_table(_curve(found), console)
     if len(found.policies) > _MOST_BESIDE:
-        console.print(_policies(found))
+        print_table(_policies(found), console)
     if found.routed:
         assert found.pool is not None  # nothing is routed without
         print_line(
             console, f"By number of instances, of {counted(found.pool.num_blocks, 'block')} each, without time: hit "
             "rate (most uncached work over the mean)",
         )  # fmt: skip
-        console.print(_routed(found))
+        print_table(_routed(found), console)
     for text in (*answers(found), *found.notes):
         print_line(console, text)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from simulator.planning.judging import Judgement, Verdict
 from simulator.planning.words import basis, in_words, name_of, notes, quantity, status, verdict
 from simulator.sweep.axes import label
 from simulator.sweep.report import short_names
+from simulator.terminal import bare_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,17 +38,17 @@ def print_findings(findings: Findings, console: Console) -> None:
     line(verdict(findings), style="bold")
     shown = findings.answer or findings.closest
     if shown is not None:
-        console.print(_margins(findings, shown))
-        console.print(_settings(findings))
+        print_table(_margins(findings, shown), console)
+        print_table(_settings(findings), console, num_keys=len({"cluster.instances", *findings.space.keys}))
     for text in notes(findings):
         line(text)
 
 
 def _margins(findings: Findings, shown: Judgement) -> Table:
     """Each target with its value, the bound that counts, and what is left."""
-    table = _table()
+    table = bare_table()
     for heading in (f"targets, {shown.candidate.label}", "mean", f"bound ({findings.rules.confidence:.4g})", "margin"):
-        table.add_column(escape(heading), justify="left" if heading.startswith("targets") else "right", overflow="fold")
+        table.add_column(escape(heading), justify="left" if heading.startswith("targets") else "right")
     for value in shown.values:
         bound = value.low if value.wants_more else value.high
         table.add_row(
@@ -61,11 +61,11 @@ def _margins(findings: Findings, shown: Judgement) -> Table:
 
 def _settings(findings: Findings) -> Table:
     """What was looked at, from the cheapest on: first what meets the targets."""
-    table = _table()
+    table = bare_table()
     table.add_column("instances", justify="right")
     keys = [key for key in findings.space.keys if key != "cluster.instances"]
     for name in short_names(keys):
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(escape(name))
     for heading in ("cost/h", "targets", "strained most", "runs"):
         table.add_column(heading, justify="left" if heading in ("targets", "strained most") else "right")
     for one in _printed(findings):
@@ -140,7 +140,3 @@ def _rows(findings: Findings) -> pd.DataFrame:
             **outcome.facts,
         })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _table() -> Table:
-    return Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,6 +22,7 @@ from simulator.sweep.axes import label
 from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
+from simulator.terminal import bare_table, print_table
 from simulator.wording import basis_of, warmup_line
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def print_findings(findings: Findings, console: Console) -> None:
 
     line(basis(findings))
     line(verdict(findings), style="bold")
-    console.print(_settings(findings, console.width))
+    print_table(_settings(findings, console.width), console, len(findings.design.axes))
     if len(findings.design.points) > _MOST_ROWS:
         line(f"The {_MOST_ROWS} best of {len(findings.design.points):,} settings; settings.csv has all.")
     if findings.effects is not None:
-        console.print(_effects(findings))
+        print_table(_effects(findings), console)
         line(f"Adding these up explains {findings.effects.explained:.0%} of what varies between settings; the rest are "
              "interactions.")  # fmt: skip
     for text in (*notes(findings), sampling(findings)):
@@ -169,16 +169,16 @@ def difference_in_words(findings: Findings, difference: Difference) -> str:
 
 def _settings(findings: Findings, width: int) -> Table:
     """What settings are judged by, with its interval, and as many means of other metrics as have room."""
-    table = _table()
+    table = bare_table()
     used = _JUDGED_WIDTH
     for place, name in enumerate(short_names([axis.name for axis in findings.design.axes])):
         longest = max(len(label(point.values[place])) for point in findings.design.points)
         wide = min(_KEY_WIDTH, max(len(name), longest))
-        table.add_column(escape(name), overflow="fold", min_width=wide)
+        table.add_column(escape(name))
         used += wide + 2
-    table.add_column(escape(_heading(findings.shown)), justify="right", no_wrap=True)
-    table.add_column(f"against {_reference(findings)}", justify="right", no_wrap=True)
-    table.add_column("p", justify="right", no_wrap=True)
+    table.add_column(escape(_heading(findings.shown)), justify="right")
+    table.add_column(f"against {_reference(findings)}", justify="right")
+    table.add_column("p", justify="right")
     num_others = max(0, (width - used) // _COLUMN_WIDTH)
     others = [shown for shown in COMPARED if shown.key != findings.metric][:num_others]
     for shown in others:
@@ -225,9 +225,9 @@ def _cells(findings: Findings, place: int, others: Sequence[Shown]) -> Iterator[
 
 
 def _effects(findings: Findings) -> Table:
-    table = _table()
+    table = bare_table()
     for heading in ("key", "best", "worst"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for heading in (f"{findings.shown.label}, worst / best", "p", "rank correlation"):
         table.add_column(heading, justify="right")
     names = [axis.name for axis in findings.design.axes]
@@ -247,10 +247,6 @@ def _effect(findings: Findings, effect: Effect) -> str:
     turned = effect.difference.estimate
     inverse = replace(effect.difference, estimate=replace(turned, mean=-turned.mean))
     return f"{findings.shown.label} {difference_in_words(findings, inverse)}"
-
-
-def _table() -> Table:
-    return Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
 
 
 def _csv(findings: Findings) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from simulator.counts import counted
-from simulator.terminal import empty_table, percent, print_line
+from simulator.terminal import empty_table, percent, print_line, print_table
 from simulator.trace_tools.arrivals import Arrivals
 from simulator.trace_tools.info import Info, Prompts
 from simulator.trace_tools.sharing import Ideal
@@ -55,7 +55,7 @@ def _print_arrivals(found: Arrivals, console: Console) -> None:
             _number(one.dispersion),
         )
     print_line(console, "\nRate over time (a Poisson process has variance over mean 1 in all windows):")
-    console.print(table)
+    print_table(table, console)
 
 
 def _rate(found: Arrivals) -> str:
@@ -80,7 +80,7 @@ def _print_spreads(info: Info, console: Console) -> None:
         if one is not None:
             numbers = (one.mean, one.p50, one.p90, one.p95, one.p99, one.most)
             table.add_row(name, *(f"{number:,.{digits}f}" for number in numbers))
-    console.print(table)
+    print_table(table, console)
 
 
 def _print_prompts(found: Prompts, console: Console) -> None:
@@ -90,7 +90,7 @@ def _print_prompts(found: Prompts, console: Console) -> None:
         table.add_row(str(one.block_size), *_ideal(one))
     if found.as_file is not None:
         table.add_row(f"{found.as_file.block_size}*", *_ideal(found.as_file))
-    console.print(table)
+    print_table(table, console)
     if found.as_file is not None:
         print_line(console, "* as the file counts: each block that it names, a partial last one too, and all may hit")
     print_line(console, "one-off: share of the distinct blocks that one request only has")
@@ -100,7 +100,7 @@ def _print_prompts(found: Prompts, console: Console) -> None:
         table = empty_table("tokens", "requests", "tokens saved")
         for prefix in found.popular[:_NUM_PREFIXES]:
             table.add_row(f"{prefix.num_tokens:,}", f"{prefix.num_requests:,}", f"{prefix.num_saved:,}")
-        console.print(table)
+        print_table(table, console)
 
 
 def _ideal(one: Ideal) -> Iterator[str]:
@@ -119,14 +119,14 @@ def _print_reuse(found: Prompts, console: Console) -> None:
     table = empty_table("blocks", "of the distinct", "tokens hit")
     for point in reuse.curve:
         table.add_row(f"{point.num_blocks:,}", f"{point.share_of_distinct:.0%}", percent(point.hit_share))
-    console.print(table)
+    print_table(table, console)
     if not reuse.num_reused:
         return
     table = empty_table("between two uses of a block", *reuse.distances)
     table.add_row("distinct blocks", *(f"{distance:,}" for distance in reuse.distances.values()))
     if reuse.intervals_s:
         table.add_row("seconds", *(f"{seconds:,.1f}" for seconds in reuse.intervals_s.values()))
-    console.print(table)
+    print_table(table, console)
 
 
 def _print_owners(info: Info, console: Console) -> None:
@@ -146,7 +146,7 @@ def _print_owners(info: Info, console: Console) -> None:
         )
     if (more := len(info.tenants) - _NUM_TENANTS) > 0:
         table.add_row(f"and {more:,} more")
-    console.print(table)
+    print_table(table, console)
 
 
 def _number(value: float | None) -> str:

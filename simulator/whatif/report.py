@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from simulator.errors import InputError
 from simulator.report import write as write_report
 from simulator.scenario import Scenario
 from simulator.statistics import LEVEL, Estimate
+from simulator.terminal import bare_table, print_table
 from simulator.whatif import coupling
 from simulator.whatif.answer import Row, rows, tenant_rows
 from simulator.whatif.asked import BEFORE, Case
@@ -38,9 +38,9 @@ def print_answers(comparison: Comparison, scenario: Scenario, cases: Sequence[Ca
     line(basis(comparison))
     for case in cases:
         line(sentence(comparison, case), style="bold")
-        console.print(_table(f"mean ± {LEVEL:.0%} CI", case.label, rows(comparison, case.label)))
+        print_table(_table(f"mean ± {LEVEL:.0%} CI", case.label, rows(comparison, case.label)), console)
         if of_tenants := tenant_rows(comparison, case.label):
-            console.print(_table("by tenant", case.label, of_tenants))
+            print_table(_table("by tenant", case.label, of_tenants), console)
         for text in coupling.lines(scenario, case):
             line(text)
     for text in other_notes(comparison):
@@ -89,10 +89,10 @@ def to_json(comparison: Comparison, scenario: Scenario, cases: Sequence[Case]) -
 
 
 def _table(title: str, label: str, found: Sequence[Row]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    table.add_column(escape(title), no_wrap=True)
+    table = bare_table()
+    table.add_column(escape(title))
     for heading in (BEFORE, escape(label), "change"):
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right")
     tested = any(row.is_tested for row in found)
     if tested:
         table.add_column("shown")
