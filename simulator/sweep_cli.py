@@ -35,7 +35,8 @@ def sweep(
 
     A KEY is any of the scenario's: cluster.instances, engine.max_num_seqs, routing.temperature,
     workload.tenants.NAME.synthetic.arrivals.rate_per_s. VALUES are written as in the file, units too; of a range with a
-    step both ends belong to it. All settings meet the same draws.
+    step both ends belong to it. All settings meet the same draws, and leave out the same warm-up: that which is found
+    in the scenario as it is.
 
     Rows go to the folder rows in that of the report (-o) [out/NAME_sweep], one a replication: Parquet, to be read at
     every moment. The same command computes what is missing there; other keys or another scenario need another folder.

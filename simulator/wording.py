@@ -206,7 +206,8 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
     """The warm-up that no figure counts, and of which policies the long run is not known."""
     steady, lines = comparison.steady_state, []
     if steady.num_skipped:
-        lines.append(warmup_line(steady.num_skipped, steady.method))
+        how = "found by MSER-5 over the replications" if steady.method == "MSER-5" else "as the scenario says"
+        lines.append(warmup_line(steady.num_skipped, how))
         if lost := _tenants_of_the_warmup(comparison):
             lines.append(
                 f"The warm-up is all that {listed(lost)} sent in at least one run, of which nothing counts there: more "
@@ -227,9 +228,8 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def warmup_line(num_skipped: int, method: str) -> str:
-    """How many of a run's first requests are left out, and who says so."""
-    how = "found by MSER-5 over the replications" if method == "MSER-5" else "as the scenario says"
+def warmup_line(num_skipped: int, how: str) -> str:
+    """How many of a run's first requests are left out, and how that is known."""
     return f"A warm-up of {counted(num_skipped, 'request')}, {how}, begins every run and counts nowhere."
 
 

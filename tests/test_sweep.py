@@ -25,7 +25,8 @@ from simulator.errors import InputError
 from simulator.executors import Processes
 from simulator.scenario import Scenario, parse
 from simulator.statistics import compare_all, holm, paired_difference
-from simulator.sweep import Design, Findings, grid, hypercube, read_axis, row_store, run
+from simulator.steady import judge
+from simulator.sweep import Design, Findings, grid, hypercube, read_axis, row_store, run, warmup
 from simulator.sweep.differences import adjusted, against, all_pairs
 from simulator.sweep.effects import find_effects, tells_apart
 from simulator.sweep.figures import figures
@@ -210,11 +211,14 @@ class Counted:
     """Runs in this process, and counts."""
 
     def __init__(self) -> None:
-        self.num_tasks = 0
+        self.num_tasks = self.num_of_the_warmup = 0
 
     def each(self, function: Any, tasks: Sequence[Any]) -> Any:
         for place, task in enumerate(tasks):
-            self.num_tasks += 1
+            if function is warmup.series:
+                self.num_of_the_warmup += 1
+            else:
+                self.num_tasks += 1
             yield place, function(task)
 
 
@@ -605,6 +609,83 @@ def test_a_warm_up_that_the_scenario_states_is_cut(tmp_path: Path) -> None:
     found = run(described, grid(described, [read_axis("cluster.instances=1,2")]), tmp_path, Processes(1))
     assert {row["num_requests"] for row in found.rows} == {25}
     assert notes(found)[1:] == ["A warm-up of 10 requests, as the scenario says, begins every run and counts nowhere."]
+
+
+def loaded(text: str = "", **more: Any) -> Scenario:
+    """420 requests at a load that takes a while to build up."""
+    busy = TEXT.replace("num_requests: 30, arrivals: {process: poisson, rate_per_s: 6}",
+                        "num_requests: 400, arrivals: {process: poisson, rate_per_s: 40}")  # fmt: skip
+    busy = busy.replace("num_requests: 5, arrivals: {process: fixed, rate_per_s: 1}",
+                        "num_requests: 20, arrivals: {process: fixed, rate_per_s: 2}")  # fmt: skip
+    return parse(busy.replace("max_num_seqs: 64", "max_num_seqs: 16") + text).changed(**more)
+
+
+def swept_under_load(folder: Path, described: Scenario, *vary: str, executor: Any = None) -> Findings:
+    return run(described, grid(described, [read_axis(text) for text in vary]), folder, executor or Processes(1))
+
+
+def test_the_warm_up_is_that_of_the_scenario_as_it_is_and_counts_in_no_run(tmp_path: Path) -> None:
+    described = loaded()
+    runs = [experiment.run(described, router="round_robin", replication=number, draws_profile=True)
+            for number in range(5)]  # fmt: skip
+    cut = judge({"": [one.first_token_series() for one in runs]}).num_skipped
+    assert cut > 0
+    found = swept_under_load(tmp_path, described, "cluster.instances=2,3")
+    assert found.num_skipped == [cut] * 4
+    for row, one in zip(found.rows[:2], runs, strict=False):
+        expected = one.after(cut).summary()
+        assert {name: row[name] for name in ("num_requests", "ttft_p90_s", "hit_rate")} == {
+            name: expected[name] for name in ("num_requests", "ttft_p90_s", "hit_rate")
+        }
+    said = f"A warm-up of {cut} requests, found by MSER-5 in the scenario as it is, begins every run"
+    assert notes(found)[-1].startswith(said)
+    assert found.to_json()["num_skipped"] == cut
+
+
+def test_a_sweep_that_grows_has_the_rows_of_one_that_was_large_from_the_beginning(tmp_path: Path) -> None:
+    """Values and replications that come later find the same warm-up, for which nothing is run again."""
+    grown, counted = tmp_path / "grown", Counted()
+    swept_under_load(grown, loaded(replications=1), "cluster.instances=3,4", executor=counted)
+    assert counted.num_of_the_warmup == 5
+    swept_under_load(grown, loaded(replications=3), "cluster.instances=2,3,4", executor=counted)
+    assert (counted.num_of_the_warmup, counted.num_tasks) == (5, 2 + 7)
+    swept_under_load(tmp_path / "large", loaded(replications=3), "cluster.instances=2,3,4", executor=Processes(2))
+    assert in_bytes(grown) == in_bytes(tmp_path / "large")
+
+
+def test_a_run_keeps_half_of_its_requests_and_a_workload_without_steady_state_all(tmp_path: Path) -> None:
+    key = "workload.tenants.chat.synthetic"
+    found = swept_under_load(tmp_path / "short", loaded(replications=1), f"{key}.num_requests=20,400")
+    most = found.num_skipped[1]
+    assert found.num_skipped == [min(most, (20 + 20) // 2), most]
+    assert "found by MSER-5 in the scenario as it is, but at most half of a run" in notes(found)[-1]
+    values = "{process: poisson, rate_per_s: 40},{process: batch, every: 5 s, size: 50}"
+    found = swept_under_load(tmp_path / "batch", loaded(replications=1), f"{key}.arrivals={values}")
+    assert found.num_skipped == [most, 0]
+    arrivals = {"process": "batch", "every": "5 s", "size": 50}
+    batch = loaded(replications=1).with_changes({("workload", "tenants", "chat", "synthetic", "arrivals"): arrivals})
+    found = swept_under_load(tmp_path / "whole", batch, "cluster.instances=2,3")
+    assert found.num_skipped == [0, 0]
+    assert notes(found)[-1] == "Every request counts: nothing has a steady state in the scenario as it is."
+
+
+def test_a_stated_warm_up_takes_the_place_of_the_one_that_is_found(tmp_path: Path) -> None:
+    counted = Counted()
+    found = swept_under_load(tmp_path, loaded("warmup: 0\n"), "cluster.instances=2,3", executor=counted)
+    assert (found.num_skipped, counted.num_of_the_warmup) == ([0] * 4, 0)
+    assert {row["num_requests"] for row in found.rows} == {420}
+    assert not any("warm-up" in text for text in notes(found))
+
+
+def test_rows_with_another_warm_up_are_never_mixed_in(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    for said in ({}, {"warm-up": 10}):
+        with row_store.RowStore(tmp_path / "rows", {"scenario": "same"}) as store:
+            store.identity |= said
+            store.add(("setting", len(said)), {"setting": "setting", "replication": len(said)})
+    refused = pytest.raises(InputError, match="holds results of another warm-up: None, not 10; expected another folder")
+    with row_store.RowStore(tmp_path / "rows", {"scenario": "same"}) as store, refused:
+        store.agreed("warm-up", lambda: 20)
 
 
 def test_the_profiles_errors_are_drawn_alike_for_all_settings(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ class Findings:
             if point.scenario.workload.is_stationary and grows(quarters[place])
         )  # fmt: skip
 
+    @property
+    def num_skipped(self) -> list[int]:
+        """How many of the first requests of each run are a warm-up, which counts nowhere."""
+        return [int(row["num_skipped"]) for row in self.rows]
+
     def _column(self, name: str) -> np.ndarray:
         found = np.array([row[name] for row in self.rows], dtype=float)
         return found.reshape(len(self.design.points), self.num_replications)
@@ -135,6 +140,7 @@ class Findings:
             "varied": [axis.name for axis in self.design.axes],
             "design": "grid" if self.design.is_grid else "latin hypercube",
             "num_replications": self.num_replications,
+            "num_skipped": max(self.num_skipped),
             "metric": self.metric,
             "best": self.best,
             "reference": self.reference,

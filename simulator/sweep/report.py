@@ -73,12 +73,19 @@ def notes(findings: Findings) -> list[str]:
             found.append(f"{number:,} of {sent:,} requests over all settings were {what}: latencies are of the others.")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
-    warmup = findings.design.points[0].scenario.warmup
-    if warmup == "auto":
-        found.append("Every request counts: nothing is cut as a warm-up unless the scenario says how much.")
-    elif warmup:
-        found.append(warmup_line(int(warmup), "given"))
-    return found
+    return [*found, *_warmup(findings)]
+
+
+def _warmup(findings: Findings) -> list[str]:
+    """How many requests do not count, and who says so."""
+    least, most = min(findings.num_skipped), max(findings.num_skipped)
+    if findings.provenance.warmup != "auto":
+        return [warmup_line(most, "as the scenario says")] if most else []
+    if not most:
+        why = "no warm-up is found in" if findings.provenance.is_stationary else "nothing has a steady state in"
+        return [f"Every request counts: {why} the scenario as it is."]
+    half = "" if least == most else ", but at most half of a run"
+    return [warmup_line(most, f"found by MSER-5 in the scenario as it is{half}")]
 
 
 def basis(findings: Findings) -> str:

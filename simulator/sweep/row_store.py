@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +44,7 @@ class RowStore:
         self._waiting: list[dict[str, Any]] = []
         self._began_s = self._last_s = time.monotonic()
         self._next_part = 0
+        self._said: dict[Path, Mapping[str, Any]] = {}  # of what the files that are there say they are
 
     def __enter__(self) -> Self:
         try:
@@ -55,6 +56,7 @@ class RowStore:
         for path in sorted(self.folder.glob("*.parquet")):
             found, table = _read(path)
             _check_same(path, found, self.identity)
+            self._said[path] = found
             self._next_part = max(self._next_part, 1 + int(path.stem.rpartition("-")[2]))
             for row in table.to_dict("records"):
                 self.rows[row["setting"], row["replication"]] = {str(name): value for name, value in row.items()}
@@ -66,6 +68,16 @@ class RowStore:
         # What could not be written a moment ago is not tried again: the first error says what was wrong.
         if self._waiting and not isinstance(error, InputError):
             self.write()
+
+    def agreed(self, name: str, find: Callable[[], Any]) -> Any:
+        """What the files say under this name or, of a new folder, what ``find`` answers, which they say from then on.
+        Raises InputError where they disagree.
+        """
+        known = next((said[name] for said in self._said.values() if name in said), None)
+        self.identity = {**self.identity, name: find() if known is None else known}
+        for path, said in self._said.items():
+            _check_same(path, said, self.identity)
+        return self.identity[name]
 
     def missing(self, keys: Sequence[Key]) -> list[Key]:
         """Which of these have no row yet."""

@@ -6,15 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from simulator import experiment
-from simulator.errors import InputError
 from simulator.executors import Executor
 from simulator.result import RunResult
 from simulator.scenario import Scenario
+from simulator.sweep import warmup, workers
 from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
 from simulator.sweep.findings import Findings
@@ -35,7 +34,8 @@ def run(
 ) -> Findings:
     """Compute what ``folder`` does not hold yet, and read the design's rows.
 
-    All settings of a replication are drawn from the same streams, and the profile's errors too with ``draws_profile``.
+    All settings of a replication are drawn from the same streams, and the profile's errors too with ``draws_profile``;
+    one warm-up is cut from all (see ``warmup``).
     ``progress()`` is called after each run. Raises InputError for a folder with results of something else, or that
     cannot be written.
     """
@@ -44,12 +44,15 @@ def run(
     keys = [(digest, number) for digest in settings for number in range(scenario.replications)]
     with locked(folder), RowStore(folder / ROWS, identity(scenario, design, draws_profile=draws_profile)) as found:
         missing = found.missing(keys)
+        num_skipped = found.agreed("warm-up", lambda: warmup.find(scenario, executor, draws_profile=draws_profile))
         # Replication by replication, so that what is there early can be compared.
         tasks = sorted(missing, key=lambda key: key[1])
         if progress is not None:
             for _ in range(len(keys) - len(missing)):
                 progress()
-        _compute(found, tasks, scenario, design, executor, progress, draws_profile=draws_profile)
+        _compute(
+            found, tasks, scenario, design, executor, progress, num_skipped=num_skipped, draws_profile=draws_profile
+        )
         rows = [found.rows[key] for key in keys]
     num_found = len(keys) - len(missing)
     provenance = experiment.describe(scenario, draws_profile=draws_profile)
@@ -80,15 +83,13 @@ def _inputs(scenario: Scenario) -> dict[str, str]:
 
 def _compute(
     found: RowStore, tasks: list[Key], scenario: Scenario, design: Design, executor: Executor,
-    progress: Callable[[], None] | None, *, draws_profile: bool,
+    progress: Callable[[], None] | None, *, num_skipped: int, draws_profile: bool,
 ) -> None:  # fmt: skip
     settings = {point.digest: point for point in design.points}
     origin = {"scenario": found.identity["scenario"], "versions": json.dumps(found.identity["version"], sort_keys=True)}
-    jobs = [(settings[digest].scenario, number, draws_profile) for digest, number in tasks]
-    with closing(executor.each(simulate, jobs)) as outcomes:
-        for place, (versions, summary) in outcomes:
-            if versions != found.identity["version"]:
-                raise InputError(f"--executor: a worker has {_difference(versions, found.identity['version'])}")
+    jobs = [(settings[digest].scenario, number, num_skipped, draws_profile) for digest, number in tasks]
+    with closing(workers.each(executor, simulate, jobs, found.identity["version"])) as outcomes:
+        for place, summary in outcomes:
             digest, number = tasks[place]
             point = settings[digest]
             varied = {axis.name: _cell(axis, value) for axis, value in zip(design.axes, point.values, strict=True)}
@@ -98,29 +99,24 @@ def _compute(
                 progress()
 
 
-def simulate(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], dict[str, float]]:
-    """One setting in one replication, with the profile's errors drawn or not: the versions that ran it, and its
-    headline numbers (NaN for none).
+def simulate(task: tuple[Scenario, int, int, bool]) -> tuple[dict[str, str], dict[str, float]]:
+    """One setting in one replication, with so many of its first requests cut, and with the profile's errors drawn or
+    not: the versions that ran it, and its headline numbers (NaN for none).
     """
-    scenario, replication, draws_profile = task
+    scenario, replication, num_skipped, draws_profile = task
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    # Where MSER-5 finds the cut, it needs all runs at once: then every request counts.
-    return _versions(), _numbers(result if scenario.warmup == "auto" else result.after(int(scenario.warmup)))
+    return workers.versions(), _numbers(result, warmup.without(result, scenario, num_skipped))
 
 
-@cache
-def _versions() -> dict[str, str]:
-    """Of this process, where they cannot change; finding them takes milliseconds."""
-    return experiment.versions()
-
-
-def _numbers(result: RunResult) -> dict[str, float]:
-    found = {name: _number(value) for name, value in result.summary().items()}
-    found |= {f"busy_{name}_s": seconds for name, seconds in result.support_s().items()}
-    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(result), start=1)}
-    for tenant in result.by_tenant() if any(result.targets_s) else ():
+def _numbers(whole: RunResult, counted: RunResult) -> dict[str, float]:
+    """Of what counts, but for what tells an overload."""
+    found = {"num_skipped": _number(len(whole.requests) - len(counted.requests))}
+    found |= {name: _number(value) for name, value in counted.summary().items()}
+    found |= {f"busy_{name}_s": seconds for name, seconds in counted.support_s().items()}
+    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(whole), start=1)}
+    for tenant in counted.by_tenant() if any(counted.targets_s) else ():
         for name in ("within_targets", "goodput"):
             if name in tenant:
                 found[f"{name} {tenant['tenant']}"] = _number(tenant[name])
@@ -141,8 +137,3 @@ def _number(value: float | None) -> float:
 def _cell(axis: Axis, value: Any) -> float | str:
     """A number where all values of the axis are plain ones, else what people write: one type a column."""
     return float(value) if axis.is_plain else label(value)
-
-
-def _difference(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    name = next(name for name in ours if theirs.get(name) != ours[name])
-    return f"{name} {theirs.get(name)}, expected {ours[name]} as here"
