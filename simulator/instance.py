@@ -353,8 +353,9 @@ class Instance:
     def _first_token(self, request: Request, now_s: float) -> bool:
         """Note a token that is the request's first, or its first after a preemption; whether it is one of these."""
         if request.first_token_s is None:
-            request.first_token_s = now_s
-            self.listener.first_token(request, now_s)
+            if request.hung_up_s is None:  # else nobody is there to see it
+                request.first_token_s = now_s
+                self.listener.first_token(request, now_s)
             return True
         if request.last_token_s is not None:
             self.metrics.token_gaps(now_s - request.last_token_s)

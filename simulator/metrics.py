@@ -228,9 +228,10 @@ class Metrics:
     def table(self) -> pd.DataFrame:
         """One row a request in the order in which they ended; times in seconds, missing values null.
 
-        Durations follow vLLM's histograms: ``ttft_s`` first token − arrival, ``queue_s`` queued → first scheduled,
-        ``e2e_s`` finish − arrival (finished requests only), ``tpot_s`` (finish − first token) / (outputs − 1), null
-        where there was one token only (vLLM reports zero there, which would pull the percentiles down).
+        Durations follow vLLM's histograms: ``ttft_s`` first token − arrival (null where the client had hung up before),
+        ``queue_s`` queued → first scheduled, ``e2e_s`` finish − arrival (finished requests only), ``tpot_s`` (finish −
+        first token) / (outputs − 1), null where there was one token only (vLLM reports zero there, which would pull the
+        percentiles down).
         """
         import numpy as np
         import pandas as pd

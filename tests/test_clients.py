@@ -102,6 +102,27 @@ class TestHangingUp:
         assert (late_s <= longest_step_s + 1e-9).all()
         assert (rows.loc[rows["state"] == "finished", "e2e_s"] <= 3 + longest_step_s).all()
 
+    def test_who_hangs_up_in_the_step_of_the_first_token_never_sees_it(self) -> None:
+        """2,000 tokens take a step of 210 ms."""
+        tenant = {"synthetic": BUSY["synthetic"] | {"num_requests": 1}}
+        for timeout, answered in (("209 ms", False), ("211 ms", True)):
+            rows, metrics = served(tenant | {"timeout": timeout}, instances=1)
+            assert list(rows["state"]) == ["aborted"]
+            assert list(rows["ttft_s"].notna()) == [answered]
+            assert rows["finish_s"][0] == pytest.approx(0.22 if answered else 0.21)
+            result = RunResult.of(metrics, policy="p", replication=0)
+            assert (result.summary()["ttft_mean_s"] is not None) == answered
+
+    @pytest.mark.parametrize("modes", [{}, {"advancing": False}, {"advancing": False, "grouping": False}])
+    @pytest.mark.parametrize("router", ["least_requests", "dynamo"])
+    def test_no_first_token_comes_after_the_time_out(self, router: str, modes: dict[str, bool]) -> None:
+        rows, metrics = served(BUSY | {"timeout": "3 s", "retries": 1}, router=router, **modes)
+        assert rows["ttft_s"].max() < 3
+        unseen = rows[rows["ttft_s"].isna() & (rows["num_output_tokens"] > 0)]
+        assert len(unseen) > 0
+        assert (unseen["state"] == "aborted").all()
+        assert metrics.gaps.weight == (rows["num_output_tokens"] - 1).clip(lower=0).sum()
+
     def test_who_hangs_up_leaves_room_for_others(self) -> None:
         """The last of forty would wait for all the others' prompts."""
         patient, _ = served(BUSY, instances=1)

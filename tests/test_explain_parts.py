@@ -94,6 +94,28 @@ def test_the_parts_sum_exactly_where_prompts_are_preempted(dialect: str, asynchr
         assert (tables[0][part] > 0).sum() > 5, part
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_who_has_hung_up_when_the_first_token_comes_has_no_parts(asynchronous: bool) -> None:
+    """A prompt of 8 tokens takes a step of 3 s, and as all have their time-outs some clients go in the middle of it."""
+    few = [asks(number, 0.7 * number, 8, 3, timeout_s=2 + number % 7) for number in range(40)]
+    tables = []
+    for mode in MODES.values():
+        seen, recorder = watched(tiny(*few, async_scheduling=asynchronous), **mode)
+        table = recorder.table().set_index("request_id").sort_index()
+        answered = {one.request_id: one for one in seen.requests if one.first_token_s is not None}
+        assert set(table.index) == set(answered)
+        for request_id, *found in table[list(NAMES)].itertuples():
+            _check_parts(answered[request_id], found)
+        for one in seen.requests:
+            if one.first_token_s is not None and one.hung_up_s is not None:
+                assert one.first_token_s < one.hung_up_s
+        unseen = [one for one in seen.requests if one.first_token_s is None and one.num_output_tokens]
+        assert {one.state for one in unseen} == {"aborted"}
+        tables.append(table)
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
 def _check_parts(one: Request, found: list[float]) -> None:
     assert one.first_token_s is not None
     assert one.first_scheduled_s is not None
