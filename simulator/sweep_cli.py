@@ -65,7 +65,9 @@ def sweep(
 
     judged_by = read_metric(metric)
     design = grid(described, axes) if samples is None else hypercube(described, axes, samples)
-    place = design.place_of(described) if against == _BASE else None
+    place = None
+    if against == _BASE:
+        design, place = design.with_base(described)
     folder = output or Path("out") / f"{described.name}_sweep"
     check_writable(folder)
     where = make_executor(executor, jobs=jobs, address=address)

@@ -728,11 +728,6 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert {path.name for path in out.iterdir()} == {
         ".kvcast-lock", "effects.svg", "rows", "settings.csv", "settings.svg", "summary.json",
     }  # fmt: skip
-    assert command(tmp_path, *arguments, "--json", "--metric", "hit_rate", "--against", "base") == 2
-    assert capsys.readouterr().err == (
-        "error: --against base: the scenario as it is is none of the settings, expected its own values among those of "
-        "--vary\n"
-    )
     arguments = ["--vary", VARY[0], "--vary", "engine.max_num_seqs=8,64", "-o", str(out)]
     assert command(tmp_path, *arguments, "--json", "--metric", "e2e_p90", "--against", "base") == 0
     found = json.loads(capsys.readouterr().out)
@@ -746,9 +741,50 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.parametrize("arguments", [
+    ["--vary", "cluster.instances=3:9", "--vary", "engine.max_num_seqs=4:32", "--samples", "5"],
+    ["--vary", "cluster.instances=3,4", "--vary", "engine.max_num_seqs=8,16", "--metric", "hit_rate"],
+    ["--vary", "cluster.instances=3,4"],
+    ["--vary", "routing=random,dynamo"],
+    ["--vary", "workload.tenants.chat.synthetic.arrivals.rate_per_s=60/min,90/min"],
+])  # fmt: skip
+def test_the_scenario_as_it_is_runs_beside_settings_that_it_is_none_of(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All are compared with its very runs, and nothing else changes: not what each key does."""
+    out = tmp_path / "out"
+    arguments = [*arguments, "--json", "-o", str(out), "--replications", "3"]
+    assert command(tmp_path, *arguments) == 0
+    without = json.loads(capsys.readouterr().out)
+    assert command(tmp_path, *arguments, "--against", "base") == 0
+    found = json.loads(capsys.readouterr().out)
+    *varied, base = found["settings"]
+    assert found["reference"] == len(varied) == len(without["settings"])
+    assert base["difference"] is None
+    assert all(setting["difference"] is not None for setting in varied)
+    assert [one["estimates"] for one in varied] == [one["estimates"] for one in without["settings"]]
+    assert found["effects"] == without["effects"]
+    described = parse((tmp_path / "small.yaml").read_text()).changed(limit=4, replications=1)
+    assert base["digest"] == described.digest
+    own = experiment.run(described, router=described.routing[0], replication=2, draws_profile=True).summary()
+    (row,) = rows_of(out).query("setting == @described.digest and replication == 2").to_dict("records")
+    assert row["output_tokens_per_s"] == own["output_tokens_per_s"]
+
+
+def test_a_scenario_beside_drawn_settings_has_its_own_values(tmp_path: Path) -> None:
+    vary = ("cluster.instances=3:9", "engine.max_num_batched_tokens=1024:2000", "routing.event_delay=1 ms:9 ms")
+    described = scenario().with_changes({("routing",): {"policy": "dynamo", "event_delay": "2 s"}})
+    found, place = hypercube(described, [read_axis(text) for text in vary], 4).with_base(described)
+    assert place == found.num_varied == len(found.points) - 1 == 4
+    assert found.points[place].values == (2, described.engine_config.max_num_batched_tokens, 2.0)
+    listed, place = grid(described, [read_axis("cluster.instances=1,2,3")]).with_base(described)
+    assert (place, len(listed.points)) == (1, 3)
+    several = parse(TEXT.replace("[round_robin]", "[round_robin, random]"))
+    with pytest.raises(InputError, match="--against base: the scenario has 2 policies, expected one"):
+        grid(several, [read_axis("routing=random,dynamo")]).with_base(several)
+
+
 COMMAND_MISTAKES = [
-    (["--vary", "cluster.instances=3:90", "--samples", "2", "--against", "base"], "--against base: the scenario as it "
-     "is is none of the settings, expected listed values in place of --samples"),
     ([], "--vary: missing, expected KEY=VALUES, like cluster.instances=4,8,16"),
     (["--vary", "cluster.instances=1,2", "--metric", "ttft_p9"],
      "--metric: unknown 'ttft_p9' (did you mean 'ttft_p90'?)"),

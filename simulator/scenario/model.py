@@ -201,6 +201,16 @@ class Scenario(BaseModel):
         drafts, rate = self.engine_config.speculative, self.engine.acceptance_rate
         return None if drafts is None or rate is None else Acceptance(rate, drafts.num_speculative_tokens)
 
+    def value_at(self, path: changes.KeyPath) -> Any:
+        """What the scenario says at this path; where it says nothing the default, of an engine argument the one that
+        vLLM would take; None where there is none. Raises InputError for a path into nothing.
+        """
+        for only_said in (True, False):
+            found = changes.value_at(self.model_dump(mode="json", exclude_unset=only_said), path)
+            if found is not None:
+                return found
+        return getattr(self.engine_config, path[-1], None) if path[0] == "engine" else None
+
     @property
     def settings(self) -> tuple[Setting, ...]:
         """What is compared: every routing policy, or that of every variant. Raises InputError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import InputError
@@ -31,22 +31,33 @@ class Point:
 
 @dataclass(frozen=True)
 class Design:
-    """The settings of a sweep, in their order. ``is_grid``: all combinations; ``num_drawn``: samples, else as many."""
+    """The settings of a sweep, in their order. ``is_grid``: all combinations; ``num_drawn``: samples, else as many.
+    ``has_base``: the last one is the scenario as it is, beside the others.
+    """
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
     is_grid: bool
     num_drawn: int
+    has_base: bool = False
 
-    def place_of(self, scenario: Scenario) -> int:
-        """The place of the setting that the scenario itself is. Raises InputError where it is none of these."""
-        if len(scenario.routing) == 1:
-            wanted = effect(scenario, scenario.routing[0])
-            for place, point in enumerate(self.points):
-                if _effect(point) == wanted:
-                    return place
-        expected = "its own values among those of --vary" if self.is_grid else "listed values in place of --samples"
-        raise InputError(f"--against base: the scenario as it is is none of the settings, expected {expected}")
+    @property
+    def num_varied(self) -> int:
+        """How many settings there are without one that stands beside them."""
+        return len(self.points) - self.has_base
+
+    def with_base(self, scenario: Scenario) -> tuple[Design, int]:
+        """The design with the scenario as it is, and its place: that of a setting which is the same or, where there is
+        none, the last. Raises InputError for a scenario of several policies.
+        """
+        if len(scenario.routing) != 1:
+            raise InputError(f"--against base: the scenario has {len(scenario.routing)} policies, expected one")
+        wanted = effect(scenario, scenario.routing[0])
+        for place, point in enumerate(self.points):
+            if _effect(point) == wanted:
+                return self, place
+        base = Point(tuple(_own_value(scenario, axis) for axis in self.axes), scenario.changed(replications=1))
+        return replace(self, points=(*self.points, base), has_base=True), len(self.points)
 
 
 def grid(scenario: Scenario, axes: Sequence[Axis]) -> Design:
@@ -120,6 +131,12 @@ def _point(scenario: Scenario, axes: Sequence[Axis], values: tuple[Any, ...]) ->
     if len(changed.routing) != 1:
         raise InputError("--vary routing: one policy for each setting, expected no lists of them")
     return Point(values, changed)
+
+
+def _own_value(scenario: Scenario, axis: Axis) -> Any:
+    """What the scenario itself has there."""
+    found = scenario.value_at(axis.path)
+    return found[0] if axis.path == ("routing",) else found
 
 
 def _effect(point: Point) -> tuple[object, ...]:

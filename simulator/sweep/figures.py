@@ -66,7 +66,7 @@ def _settings(findings: Findings) -> Figure:
 def _line(axes: Axes, findings: Findings, shown: Shown) -> None:
     """Mean of each value with its 95 % band; a whisker where values have no order."""
     axis = findings.design.axes[0]
-    column = [point.values[0] for point in findings.design.points]
+    column = _column(findings, 0)
     order = numbers(column)
     estimates = [findings.estimate(place, shown.key) for place in range(len(column))]
     means = np.array([np.nan if one is None else one.mean for one in estimates]) * shown.scale
@@ -90,7 +90,7 @@ def _heat_map(axes: Axes, findings: Findings, shown: Shown) -> None:
     """
     first, second = findings.design.axes
     shape = (len(first.values), len(second.values))
-    means = findings.values(shown.key).mean(axis=1).reshape(shape) * shown.scale
+    means = _means(findings, shown).reshape(shape)
     dark_is_high = not shown.lower_is_better
     sns.heatmap(
         means, ax=axes, cmap="crest" if dark_is_high else "crest_r", cbar_kws={"label": _heading(shown)},
@@ -103,7 +103,7 @@ def _heat_map(axes: Axes, findings: Findings, shown: Shown) -> None:
     _ticks(axes, "x", second.values, offset=0.5)
     _ticks(axes, "y", first.values, offset=0.5)
     axes.set(xlabel=second.name, ylabel=first.name)
-    if shown.key == findings.metric and findings.best is not None:
+    if shown.key == findings.metric and findings.best is not None and findings.best < means.size:
         row, column = divmod(findings.best, shape[1])
         axes.add_patch(_frame(column, row))
 
@@ -125,9 +125,9 @@ def _frame(column: int, row: int) -> Any:
 
 def _scatter(axes: Axes, findings: Findings, shown: Shown) -> None:
     """Means as colours over two drawn keys."""
-    columns = [[point.values[place] for point in findings.design.points] for place in (0, 1)]
+    columns = [_column(findings, place) for place in (0, 1)]
     across, up = (_positions(axes, side, column) for side, column in zip("xy", columns, strict=True))
-    means = findings.values(shown.key).mean(axis=1) * shown.scale
+    means = _means(findings, shown)
     drawn = axes.scatter(across, up, c=means, cmap="crest" if not shown.lower_is_better else "crest_r", s=45)
     axes.figure.colorbar(drawn, ax=axes, label=_heading(shown))
     first, second = findings.design.axes
@@ -137,9 +137,9 @@ def _scatter(axes: Axes, findings: Findings, shown: Shown) -> None:
 def _against_one(axes: Axes, findings: Findings, place: int) -> None:
     """Every setting's mean against one of the keys."""
     shown, axis = findings.shown, findings.design.axes[place]
-    column = [point.values[place] for point in findings.design.points]
+    column = _column(findings, place)
     at = _positions(axes, "x", column)
-    means = findings.values(shown.key).mean(axis=1) * shown.scale
+    means = _means(findings, shown)
     axes.scatter(at, means, s=18, alpha=0.6, color=sns.color_palette("colorblind")[place % 10])
     axes.set(xlabel=_with_unit(axis, column), ylabel=_heading(shown))
 
@@ -169,6 +169,16 @@ def _effects(findings: Findings, effects: Effects) -> Figure:
         axes.grid(visible=False, axis="y")
         sns.despine(ax=axes)
     return figure
+
+
+def _column(findings: Findings, place: int) -> list[Any]:
+    """The values of one key, without those of a scenario beside the varied settings, which may have another unit."""
+    return [point.values[place] for point in findings.design.points[: findings.design.num_varied]]
+
+
+def _means(findings: Findings, shown: Shown) -> np.ndarray:
+    """The mean of each varied setting, in the unit in which it is shown."""
+    return findings.values(shown.key)[: findings.design.num_varied].mean(axis=1) * shown.scale
 
 
 def _positions(axes: Axes, side: str, column: Sequence[Any]) -> list[float]:

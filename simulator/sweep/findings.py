@@ -104,16 +104,16 @@ class Findings:
 
     @property
     def lacks_values(self) -> bool:
-        """Whether some setting has no value of what settings are judged by in some replication."""
-        return bool(np.isnan(self.values(self.metric)).any())
+        """Whether some varied setting has no value of what settings are judged by in some replication."""
+        return bool(np.isnan(self.values(self.metric)[: self.design.num_varied]).any())
 
     @cached_property
     def effects(self) -> Effects | None:
         """What each varied key does on the average over the others; None for one key, where some value lacks, or where
         the settings do not tell the keys apart.
         """
-        values = self._compared()
-        rows = [point.values for point in self.design.points]
+        values = self._compared()[: self.design.num_varied]
+        rows = [point.values for point in self.design.points[: self.design.num_varied]]
         if len(self.design.axes) < 2 or self.lacks_values or not tells_apart(rows):
             return None
         return find_effects(self.design.axes, rows, values, lower_is_better=self.shown.lower_is_better)

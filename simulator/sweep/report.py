@@ -65,7 +65,7 @@ def notes(findings: Findings) -> list[str]:
         if len(findings.design.axes) > 1 and findings.lacks_values:
             found.append("Hence no effects of single keys: these need a value of every setting.")
     if findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:
-        number = len(findings.design.points)
+        number = findings.design.num_varied
         found.append(f"No effects of single keys: {number:,} settings do not tell them apart; draw more (--samples).")
     for state, what in (("refused", "refused"), ("aborted", "given up by their clients")):
         number, sent = (sum(int(row[name]) for row in findings.rows) for name in (f"num_{state}", "num_requests"))
@@ -130,7 +130,8 @@ def sampling(findings: Findings) -> str:
     """How many runs there are, what they share, and what the intervals mean."""
     design, count = findings.design, findings.num_replications
     drawn = "all combinations" if design.is_grid else f"a Latin hypercube of {design.num_drawn}"
-    runs = f"{len(design.points):,} settings ({drawn}) in {counted(count, 'replication')}"
+    base = " and the scenario as it is" if design.has_base else ""
+    runs = f"{len(design.points):,} settings ({drawn}{base}) in {counted(count, 'replication')}"
     found = f", {findings.num_found:,} of {len(findings.rows):,} runs found computed" if findings.num_found else ""
     if count == 1:
         return f"{runs}{found}: no intervals, and no difference can be shown to hold beyond these draws."
@@ -215,7 +216,8 @@ def _printed(findings: Findings) -> list[int]:
     sign = 1 if findings.shown.lower_is_better else -1
     means = [findings.estimate(place, findings.metric) for place in places]
     places.sort(key=lambda place: math.inf if (one := means[place]) is None else sign * one.mean)
-    return places[:_MOST_ROWS]
+    left_out = places[_MOST_ROWS:]
+    return places[:_MOST_ROWS] + [place for place in left_out if place == findings.against]
 
 
 def _cells(findings: Findings, place: int, others: Sequence[Shown]) -> Iterator[str]:

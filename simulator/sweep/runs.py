@@ -135,5 +135,9 @@ def _number(value: float | None) -> float:
 
 
 def _cell(axis: Axis, value: Any) -> float | str:
-    """A number where all values of the axis are plain ones, else what people write: one type a column."""
-    return float(value) if axis.is_plain else label(value)
+    """A number where all values of the axis are plain ones, else what people write: one type a column. What a scenario
+    has of its own may be no plain number, and is NaN among them.
+    """
+    if axis.is_plain:
+        return float(value) if isinstance(value, int | float) else float("nan")
+    return label(value)

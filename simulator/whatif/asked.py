@@ -232,11 +232,9 @@ def _number_at(scenario: Scenario, path: KeyPath) -> tuple[float | None, str]:
     """The number that the scenario has there, vLLM's default where it states none, and its unit (targets have one);
     None where there is no number.
     """
-    found = changes.value_at(scenario.model_dump(mode="json"), path)
+    found = scenario.value_at(path)
     if isinstance(found, str) and (match := _SECONDS.fullmatch(found)):
         return float(match[1]), match[2]
-    if found is None and path[0] == "engine":
-        found = getattr(scenario.engine_config, path[-1], None)
     return (None if isinstance(found, bool) or not isinstance(found, int | float) else found), ""
 
 
