@@ -94,6 +94,7 @@ def assemble(name: str, fit: Fit, files: Sequence[Measurements], split: Split, k
         ),
         errors=fit.errors,
         uncertainty=_uncertainty(fit),
+        max_model_len=known.geometry.max_position_embeddings,
         kv_bytes_per_token=known.rank.kv_bytes_per_token,
         memory=_memory(files, known),
     )

@@ -193,6 +193,7 @@ class Profile(Strict):
     ``step_noise_s`` is the standard deviation of one step's time around the formula (see ``noise``); None is no noise.
     ``graph_sizes`` are the captured batch sizes that decodes are padded to, none when eager. ``uncertainty`` says how
     far the coefficients may be off together; None: as far as their standard errors say, each for itself.
+    ``max_model_len`` is the length of the model's own positions, in tokens; None: not known.
     """
 
     schema_version: Literal[1]
@@ -207,6 +208,7 @@ class Profile(Strict):
     provenance: Provenance
     errors: Errors
     uncertainty: Uncertainty | None = None
+    max_model_len: Positive | None = None
     kv_bytes_per_token: Positive
     memory: Memory
 

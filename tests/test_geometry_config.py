@@ -11,6 +11,7 @@ import pytest
 from calibration.geometry import Experts, Geometry, from_config, load_geometry
 from calibration.geometry.shipped import shipped_models
 from simulator.errors import InputError
+from simulator.profile import load_profile, shipped_profiles
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -42,6 +43,38 @@ def test_what_a_config_may_leave_out() -> None:
     assert read(without("num_key_value_heads")).num_kv_heads == 8
     assert read({**LLAMA, "head_dim": None}).head_size == 8
     assert read({**LLAMA, "head_dim": 32}).head_size == 32
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({}, 131_072),
+        ({"rope_scaling": None}, 131_072),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 131_072),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131_072),  # Llama 3.1: counted in already
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, None),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, None),
+        ({"max_position_embeddings": None}, None),
+    ],
+)
+def test_the_longest_sequence_is_as_stated_where_positions_are_not_scaled(
+    scaling: dict[str, Any], expected: int | None
+) -> None:
+    assert read({**LLAMA, "max_position_embeddings": 131_072, **scaling}).max_position_embeddings == expected
+
+
+def test_shipped_profiles_know_the_length_that_the_shipped_models_state() -> None:
+    known = {}
+    for name in shipped_profiles():
+        profile = load_profile(name)
+        if profile.provenance.rows:  # not of the synthetic one
+            own = load_geometry(profile.identity.model, dtype=profile.identity.dtype).max_position_embeddings
+            assert profile.max_model_len == own, name
+            known[profile.identity.model.rpartition("/")[2]] = own
+    # From the models' published config.json; one shape of Llama and of Qwen3-30B-A3B has several lengths.
+    assert {model: own for model, own in known.items() if own} == dict.fromkeys(
+        ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"), 40_960
+    )
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,22 @@ def test_a_limit_holds_for_a_tenant_that_ends_by_time() -> None:
     assert len(list(open_workload(read.changed(limit=3).workload, 0, 0))) == 3
 
 
+def test_the_models_own_length_binds_unless_vllm_was_told_otherwise() -> None:
+    """Qwen3-0.6B's config.json has max_position_embeddings 40960 and no scaling of positions."""
+    for keys in ("max_model_len: 40960", "max_model_len: 128K\n  allow_long_max_model_len: true"):
+        read = scenario.parse(TEXT.replace("max_model_len: 4096", keys))
+        assert read.engine_config.max_model_len == read.engine.max_model_len
+
+
+def test_any_length_goes_where_the_profile_does_not_know_the_models_own(tmp_path: Path, ascend: Profile) -> None:
+    unknown = ascend.model_copy(update={"max_model_len": None})
+    (tmp_path / "mine.json").write_text(unknown.model_dump_json())
+    text = TEXT.replace("qwen3-0.6b-ascend910-a3", "mine.json").replace("max_model_len: 4096", "max_model_len: 128K")
+    assert scenario.parse(text, base_dir=tmp_path).engine_config.max_model_len == 131_072
+    with pytest.raises(InputError, match="changes nothing: max_model_len is not known to be too long"):
+        scenario.parse(text.replace("  async", "  allow_long_max_model_len: true\n  async"), base_dir=tmp_path)
+
+
 def test_ten_thousand_instances_are_not_too_many() -> None:
     assert scenario.parse(TEXT.replace("instances: 2", "instances: 10000")).cluster.instances == 10_000
 
@@ -231,6 +247,12 @@ MISTAKES = [
     ("name: small\n", "",
      "name: missing, expected a name of letters, digits, '.', '_' and '-' (output folders are called after it)"),
     ("{instances: 2}", "{instances: 0}", "cluster.instances: got 0, expected at least 1"),
+    ("max_model_len: 4096", "max_model_len: 40961",
+     "engine.max_model_len: got 40961, expected at most 40960, the model's own length as in profile "
+     "qwen3-0.6b-ascend910-a3 (or allow_long_max_model_len: true, where vLLM was told so)"),
+    ("max_model_len: 4096", "max_model_len: 40960\n  allow_long_max_model_len: true",
+     "engine.allow_long_max_model_len: got true, which changes nothing: max_model_len is at most 40960, the model's "
+     "own length"),
     ("{instances: 2}", "{instances: 10000000}",
      "cluster.instances: got 10000000, expected less than or equal to 10000"),
     ("{instances: 2}", "2", "cluster: got 2, expected a mapping"),

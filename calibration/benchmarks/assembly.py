@@ -197,6 +197,7 @@ def _profile(
             evidence="benchmarks",
         ),
         errors=errors,
+        max_model_len=subject.geometry.max_position_embeddings,
         kv_bytes_per_token=rank.kv_bytes_per_token,
         memory=subject.memory(num_kv_tokens),
     )

@@ -18,6 +18,7 @@ _MIXED_BY_STEP = ("qwen2_moe", "qwen3_moe")
 _MIXED_AFTER_DENSE = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe")
 _MODEL_TYPES = (*_DENSE, "mixtral", *_MIXED_BY_STEP, *_MIXED_AFTER_DENSE)
 _EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
+_LENGTH_AS_STATED = ("default", "llama3")  # kinds of rotary positions
 _OTHER_ATTENTION = ("index_topk", "use_cla", "attention_chunk_size")
 
 
@@ -105,6 +106,7 @@ def geometry_of(
             arithmetic=weights.arithmetic,
             latent=latent,
             experts=_experts(config),
+            max_position_embeddings=_longest(config),
         )
     except ValidationError as error:
         raise InputError(f"{file}: {first_problem(error)}") from None
@@ -127,6 +129,17 @@ def _check_understood(config: _Config) -> None:
     for key in _OTHER_ATTENTION:
         if values.get(key):
             raise config.refuse(key, "this kind of attention is not understood")
+
+
+def _longest(config: _Config) -> int | None:
+    """The longest sequence; None where it is not stated, or positions are scaled in a way that versions of vLLM count
+    differently.
+    """
+    scaling = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else None
+    if kind not in _LENGTH_AS_STATED or config.values.get("max_position_embeddings") is None:
+        return None
+    return config.size("max_position_embeddings")
 
 
 def _latent(config: _Config) -> Latent:

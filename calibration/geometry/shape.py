@@ -51,7 +51,8 @@ class Geometry(Strict):
     matrices; norms and biases (also those of Qwen2's queries, keys and values), under 0.02 % of the whole, are not,
     nor are layers that only speculation uses. ``bytes_per_weight`` is that of embeddings and output head, and of the
     layers too unless ``bytes_per_layer_weight`` says that they are quantised (scales, 0.1 to 3 %, left out);
-    ``arithmetic`` is what the layers' matrices then compute in.
+    ``arithmetic`` is what the layers' matrices then compute in. ``max_position_embeddings`` is the longest sequence
+    that the model is made for, in tokens; None: not known.
 
     The properties without a rank are those of the whole model on one device.
     """
@@ -72,6 +73,7 @@ class Geometry(Strict):
     arithmetic: Arithmetic = "16-bit"
     latent: Latent | None = None
     experts: Experts | None = None
+    max_position_embeddings: Size | None = None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Geometry:

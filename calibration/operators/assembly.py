@@ -119,6 +119,7 @@ def _profile(subject: Subject, fit: Fit, observations: list[Observation], priors
             evidence="operators",
         ),
         errors=fit.errors,
+        max_model_len=rank.geometry.max_position_embeddings,
         kv_bytes_per_token=rank.kv_bytes_per_token,
         memory=_memory(subject),
     )

@@ -53,6 +53,11 @@ class EngineArgs(BaseModel):
         default=None, description="compose a step while the one before it runs (default: true where vLLM can)"
     )
     max_model_len: PositiveCount = Field(description="longest prompt plus answer, in tokens")
+    allow_long_max_model_len: StrictBool = Field(
+        default=False,
+        description="the engine takes more than the model's own length, by VLLM_ALLOW_LONG_MAX_MODEL_LEN or by scaled "
+        "positions (kvcast's own key, not vLLM's)",
+    )
     block_size: PositiveCount | None = Field(default=None, description="tokens per KV block")
     max_num_batched_tokens: PositiveCount | None = Field(default=None, description="token budget of a step")
     max_num_seqs: PositiveCount | None = Field(default=None, description="most running requests")

@@ -191,6 +191,7 @@ class Scenario(BaseModel):
             raise InputError(f"engine.{problem[0]}: {problem[1]}")
         profile = self.device_profile
         try:
+            _check_length(self.engine, profile)
             return resolve(self.engine, profile)
         except InputError as error:
             raise InputError(f"engine.{error}") from None
@@ -288,6 +289,20 @@ class Scenario(BaseModel):
         copy._base_dir = self._base_dir
         if copy.profile == self.profile and "device_profile" in self.__dict__:
             copy.__dict__["device_profile"] = self.device_profile
+
+
+def _check_length(engine: EngineArgs, profile: Profile) -> None:
+    """Raise InputError for more than the model's own length, as vLLM does (``_get_and_verify_max_len``)."""
+    own = profile.max_model_len
+    is_longer = own is not None and engine.max_model_len > own
+    if is_longer and not engine.allow_long_max_model_len:
+        raise InputError(
+            f"max_model_len: got {engine.max_model_len}, expected at most {own}, the model's own length as in profile "
+            f"{profile.name} (or allow_long_max_model_len: true, where vLLM was told so)"
+        )
+    if engine.allow_long_max_model_len and not is_longer:
+        limit = f"at most {own}, the model's own length" if own is not None else "not known to be too long"
+        raise InputError(f"allow_long_max_model_len: got true, which changes nothing: max_model_len is {limit}")
 
 
 def _idle_key(tenant: TenantSpec, engine: EngineArgs, routing: Sequence[RoutingSpec]) -> str | None:
