@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from functools import cache
 
@@ -127,8 +128,7 @@ def test_rules_by_hand(router, held, assigned, chosen):
 
 
 def test_a_session_goes_where_session_hash_sends_it():
-    policy, rule = SessionHash.__new__(SessionHash), RULES["session"](8, 0.0)
-    policy.num_instances = 8
+    policy, rule = SessionHash(SessionHash.Params(), 8, random.Random(0)), RULES["session"](8, 0.0)
     for session in range(50):
         asked = ASKED._replace(session=session)
         assert rule.choose(0, asked, fleet_of([], [])) == policy.choose(asked, None, 0.0).instance
