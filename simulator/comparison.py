@@ -16,6 +16,7 @@ from simulator.precision import Precision
 from simulator.result import RunResult, Summary
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY, TOO_SHORT, Difference, Estimate, compare_all, t_interval
 from simulator.steady import SteadyState, judge
+from simulator.uncertainty import profile_share
 
 
 class Shown(NamedTuple):
@@ -36,7 +37,7 @@ COMPARED = (
     Shown("output_tokens_per_s", "output throughput", "tokens/s", 1, False),
     Shown("hit_rate", "hit rate", "%", 100, False),
 )
-
+RATIOS = [shown.key for shown in COMPARED if shown.unit != "%"]  # times and rates
 
 GROWING = ("ttft_", "e2e_", "queue_")  # what an overload makes as long as the run
 
@@ -94,13 +95,14 @@ class Comparison:
 
     What is compared is a labelled setting: a routing policy or, where the scenario has variants, one of those. Both are
     called policies here; ``noun`` is what people call them. ``as_fitted`` are the first one's runs with the profile as
-    it was fitted, where replications draw it.
+    it was fitted, in the first replications, where these draw it, and ``mirrored`` those with errors to the other side.
     """
 
     provenance: Provenance
     results: list[RunResult]
     precision: Precision | None = None
     as_fitted: list[RunResult] = field(default_factory=list)
+    mirrored: list[RunResult] = field(default_factory=list)
 
     @cached_property
     def policies(self) -> list[str]:
@@ -184,24 +186,23 @@ class Comparison:
         return {policy: BlockBootstrap(first[policy].requests) for policy in self.policies}
 
     @cached_property
-    def _as_fitted_summaries(self) -> list[Summary]:
-        return [result.after(self.steady_state.num_skipped).summary() for result in self.as_fitted]
+    def _probed(self) -> tuple[list[Summary], ...]:
+        """Summaries of the first policy in the first replications: the profile drawn, drawn to the other side, fitted.
+        """
+        runs = self.mirrored, self.as_fitted
+        others = [[run.after(self.steady_state.num_skipped).summary() for run in found] for found in runs]
+        return self.summaries[self.policies[0]][: len(self.as_fitted)], *others
 
     def profile_share(self, metric: str) -> float | None:
-        """Which share of the variance between replications is the profile's (the rest is the workload's), measured on
-        the first policy: by how much the drawn profile moves each replication. None where none was drawn or nothing
-        varies.
+        """Which share of the variance between replications is the profile's (the rest is the workload's and chance),
+        measured on the first policy (see ``uncertainty.profile_share``), of logarithms where ratios are compared. None
+        where none was drawn, or none is shown.
         """
-        if not self.as_fitted:
+        found = [[summary.get(metric) for summary in summaries] for summaries in self._probed]
+        if not self.as_fitted or any(None in values for values in found):
             return None
-        fitted = [summary.get(metric) for summary in self._as_fitted_summaries]
-        values = self.samples(self.policies[0], metric)
-        if None in fitted or None in values:
-            return None
-        workload = np.array(fitted, dtype=float)
-        moved = np.array(values, dtype=float) - workload
-        total = float(moved.var(ddof=1) + workload.var(ddof=1))
-        return float(moved.var(ddof=1)) / total if total > 0 else None
+        values = np.array(found, dtype=float)
+        return profile_share(*(np.log(values) if metric in RATIOS and values.min() > 0 else values))
 
     def table(self) -> pd.DataFrame:
         """Long table: policy, metric, mean, half_width (null without an interval), num_replications, scope."""
@@ -220,8 +221,7 @@ class Comparison:
     def _differences(self) -> list[Difference]:
         metrics = [shown.key for shown in COMPARED]
         samples = {policy: {metric: self.samples(policy, metric) for metric in metrics} for policy in self.policies}
-        ratios = [shown.key for shown in COMPARED if shown.unit != "%"]
-        return compare_all(samples, metrics, ratios, withheld=self.steady_state.too_short)
+        return compare_all(samples, metrics, RATIOS, withheld=self.steady_state.too_short)
 
     def pairs(self) -> list[Difference]:
         """Paired differences of all policies in the compared metrics, p-values adjusted by Holm over the whole list."""

@@ -35,6 +35,8 @@ Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 Progress = Callable[[], None]
 
+_MOST_PROBED = 10  # replications in which it is looked what the profile does: enough for a share of a variance
+
 
 def run(
     scenario: Scenario,
@@ -44,10 +46,11 @@ def run(
     limit: int | None = None,
     watcher: Watcher | None = None,
     draws_profile: bool = False,
+    mirrored: bool = False,
 ) -> RunResult:
     """Simulate one policy in one replication (from 0); ``limit`` is the most requests a tenant sends. A ``watcher`` is
     told what is decided, and changes nothing. ``draws_profile``: with the profile's coefficients as they may as well
-    be, drawn once for each replication.
+    be, drawn once for each replication (``mirrored``: erring to the other side).
 
     ``router`` is an entry of the scenario's ``routing`` or its label. Replications draw workload and router from
     streams named after their number; all policies see the same workload (common random numbers), and the same draws of
@@ -63,7 +66,7 @@ def run(
     )
     profile = scenario.device_profile
     if draws_profile:
-        profile = drawn(profile, stream(scenario.seed, "profile", replication))
+        profile = drawn(profile, stream(scenario.seed, "profile", replication), mirrored=mirrored)
     routers = make_routers(spec, num_instances, python_stream(scenario.seed, "router", replication))
     # vLLM's null block never holds anything: what a pool can hold is one block less than it counts.
     metrics = Metrics(num_instances, workload.tenants, num_blocks=config.num_gpu_blocks - 1)
@@ -91,13 +94,13 @@ def compare(
     is gone on from until the headline intervals are narrow enough.
 
     Several replications also draw the profile, unless told not to: the same draw for all policies, so that it cancels
-    where they are compared. The first policy is then run with the profile as it was fitted, too: that tells how much of
-    an interval's width is the profile's.
+    where they are compared. The first policy is then run with the profile as it was fitted and with the errors
+    mirrored, too, in the first ten replications: that tells how much of an interval's width is the profile's.
 
     The result does not depend on where it was computed. ``progress()`` is called after each run. An interrupt stops all
     processes and is raised again.
     """
-    runs: dict[tuple[str, int, bool], RunResult] = {}
+    runs: dict[tuple[str, int, bool, bool], RunResult] = {}
     number: int | None = scenario.replications
     while number is not None:
         scenario = scenario.changed(replications=number)
@@ -109,22 +112,33 @@ def compare(
         in_order = [runs[_key(task)] for task in tasks]
         comparison = Comparison(
             describe(scenario, draws_profile=len(tasks) > num_compared),
-            in_order[:num_compared], precision, as_fitted=in_order[num_compared:],
+            in_order[:num_compared], precision, *_halves(in_order[num_compared:]),
         )  # fmt: skip
         number = precision.next_number(comparison) if precision is not None else None
     return comparison
 
 
 def _tasks(scenario: Scenario, *, draws_profile: bool) -> list[SettingTask]:
-    """Every setting in every replication and, where a profile is drawn, the first setting with it as fitted."""
+    """Every setting in every replication and, where a profile is drawn, the first setting with it as fitted, then with
+    the draw mirrored, in the first replications.
+    """
     settings, numbers = scenario.settings, range(scenario.replications)
     draws_profile &= any(uncertainty_of(setting.scenario.device_profile) is not None for setting in settings)
     tasks = [SettingTask(setting, number, draws_profile) for setting in settings for number in numbers]
-    return tasks + ([SettingTask(settings[0], number) for number in numbers] if draws_profile else [])
+    if not draws_profile:
+        return tasks
+    probed = numbers[:_MOST_PROBED]
+    tasks += [SettingTask(settings[0], number) for number in probed]
+    return tasks + [SettingTask(settings[0], number, True, mirrored=True) for number in probed]
 
 
-def _key(task: SettingTask) -> tuple[str, int, bool]:
-    return task.setting.label, task.replication, task.draws_profile
+def _halves(runs: Sequence[RunResult]) -> tuple[list[RunResult], list[RunResult]]:
+    middle = len(runs) // 2
+    return list(runs[:middle]), list(runs[middle:])
+
+
+def _key(task: SettingTask) -> tuple[str, int, bool, bool]:
+    return task.setting.label, task.replication, task.draws_profile, task.mirrored
 
 
 def describe(scenario: Scenario, *, draws_profile: bool = False) -> Provenance:
@@ -207,17 +221,20 @@ def run_all(
 
 
 class SettingTask(NamedTuple):
-    """One labelled setting in one replication, with the profile drawn or as it was fitted."""
+    """One labelled setting in one replication, with the profile drawn (or the draw mirrored) or as it was fitted."""
 
     setting: Setting
     replication: int
     draws_profile: bool = False
+    mirrored: bool = False
 
 
 def run_setting(task: SettingTask) -> RunResult:
     """What the task asks for, under the setting's label."""
-    setting, replication, draws_profile = task
-    result = run(setting.scenario, router=setting.router, replication=replication, draws_profile=draws_profile)
+    setting, replication, draws_profile, mirrored = task
+    result = run(
+        setting.scenario, router=setting.router, replication=replication, draws_profile=draws_profile, mirrored=mirrored
+    )
     return replace(result, policy=setting.label)
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from simulator.statistics import LEVEL
+
 if TYPE_CHECKING:
     from simulator.profile import Profile
 
@@ -83,15 +85,17 @@ def not_drawn(profile: Profile) -> list[str]:
     return [name for name, one in profile.coefficients.items() if one.origin == "prior" and name not in names]
 
 
-def drawn(profile: Profile, rng: np.random.Generator) -> Profile:
-    """The profile with coefficients as they may as well be: one draw for the whole engine."""
+def drawn(profile: Profile, rng: np.random.Generator, *, mirrored: bool = False) -> Profile:
+    """The profile with coefficients as they may as well be: one draw for the whole engine. ``mirrored``: with the
+    errors of the same draw to the other side, as likely as those.
+    """
     known = uncertainty_of(profile)
     if known is None:
         return profile
     covariance = np.array(known.correlations) * np.outer(known.deviations, known.deviations)
     errors = rng.multivariate_normal(np.zeros(len(known.names)), covariance, check_valid="ignore", method="eigh")
     coefficients, overhead = dict(profile.coefficients), profile.overhead
-    for name, factor in zip(known.names, np.exp(errors).tolist(), strict=True):
+    for name, factor in zip(known.names, np.exp(-errors if mirrored else errors).tolist(), strict=True):
         if name == OVERHEAD:
             constant = overhead.constant_s.model_copy(update={"value": overhead.constant_s.value * factor})
             overhead = overhead.model_copy(update={"constant_s": constant})
@@ -99,3 +103,22 @@ def drawn(profile: Profile, rng: np.random.Generator) -> Profile:
             one = coefficients[name]
             coefficients[name] = one.model_copy(update={"value": one.value * factor})
     return profile.model_copy(update={"coefficients": coefficients, "overhead": overhead})
+
+
+def profile_share(as_drawn: np.ndarray, mirrored: np.ndarray, as_fitted: np.ndarray) -> float | None:
+    """Which share of the variance between replications is the profile's, from one number a replication of each: with a
+    draw of the profile, with the mirrored one, and as fitted. None where it is not shown to have any.
+
+    A number is taken for the sum of the workload's part, the profile's, which the mirrored draw takes away instead, and
+    chance: another router's choice here or there, which any change of step times brings about. Half the difference of
+    both draws has the variance of the profile's part and half of that of chance; their sum less twice the third number
+    has six times that of chance (and what is not linear in the errors). An F test at 5 % says whether the first is more
+    than chance.
+    """
+    half, middle = (as_drawn - mirrored) / 2, (as_drawn + mirrored) / 2
+    found, chance = float(half.var(ddof=1)), float((2 * (middle - as_fitted)).var(ddof=1)) / 6
+    from scipy import stats
+
+    if not found > stats.f.ppf(LEVEL, len(half) - 1, len(half) - 1) * chance / 2:
+        return None
+    return (found - chance / 2) / (found + float(middle.var(ddof=1)))

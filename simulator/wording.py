@@ -251,11 +251,13 @@ def _profile_lines(comparison: Comparison) -> list[str]:
     kept = comparison.provenance.profile.get("not_drawn", ())
     left = f" Without a stated error, hence the same in all: {', '.join(kept)}." if kept else ""
     how = "Each replication draws the profile's coefficients within their errors, the same for all that is compared"
-    if not said:
-        return [f"{how}.{left}"]
+    hidden = [label for label, share in shares.items() if share is None]
     where = f"(measured on {comparison.names[comparison.policies[0]]})"
-    parts = f"of the variance between replications {', '.join(said)} is the profile's, the rest the workload's {where}"
-    return [f"{how}: {parts}.{left}"]
+    if not said:
+        return [f"{how}. That moves none of the headline figures more than chance does {where}.{left}"]
+    parts = f"of the variance between replications {', '.join(said)} is the profile's {where}"
+    rest = f", none shown of that of {listed(hidden)}" if hidden else ""
+    return [f"{how}: {parts}{rest}; the rest is the workload's and chance.{left}"]
 
 
 def _pairing_lines(comparison: Comparison) -> list[str]:

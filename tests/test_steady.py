@@ -293,7 +293,7 @@ def test_a_stated_warm_up_counts_nowhere_and_is_said(tmp_path):
     last = comparison.results[0].requests.sort_values("arrival_s")[150:]
     assert comparison.summaries["random"][0]["ttft_mean_s"] == pytest.approx(last["ttft_s"].mean())
     assert whole.summaries["random"][0]["num_requests"] == 400
-    assert any("first 150 requests" in line for line in notes(comparison))
+    assert any("warm-up of 150 requests" in line for line in notes(comparison))
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused(tmp_path):

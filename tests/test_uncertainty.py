@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -10,7 +12,7 @@ from simulator.experiment import compare, run
 from simulator.profile import load_profile
 from simulator.scenario import Scenario, load
 from simulator.streams import stream
-from simulator.uncertainty import Uncertainty, drawn, not_drawn, uncertainty_of
+from simulator.uncertainty import Uncertainty, drawn, not_drawn, profile_share, uncertainty_of
 
 PROFILE = "qwen3-0.6b-ascend910-a3"
 SCENARIO = """
@@ -31,9 +33,11 @@ replications: 6
 """
 
 
-def scenario(tmp_path, arrivals: str = "{process: poisson, rate_per_s: 2}") -> Scenario:
+def scenario(
+    tmp_path, arrivals: str = "{process: poisson, rate_per_s: 2}", profile: str = "qwen3-8b-ascend-910b"
+) -> Scenario:
     path = tmp_path / "drawn.yaml"
-    path.write_text(SCENARIO.replace("ARRIVALS", arrivals))
+    path.write_text(SCENARIO.replace("ARRIVALS", arrivals).replace("qwen3-8b-ascend-910b", profile))
     return load(path)
 
 
@@ -82,6 +86,8 @@ def test_one_draw_serves_all_policies_and_one_replication_has_the_profile_as_fit
     as_fitted = compare(described, jobs=1, draws_profile=False).samples("round_robin", "ttft_mean_s")
     assert not set(first) & set(as_fitted)
     assert [one.summary()["ttft_mean_s"] for one in comparison.as_fitted] == as_fitted
+    mirrored = [one.summary()["ttft_mean_s"] for one in comparison.mirrored]
+    assert not set(mirrored) & {*first, *as_fitted}
     alone = compare(described.changed(replications=1), jobs=1)
     assert not alone.provenance.draws_profile
     assert alone.samples("round_robin", "ttft_mean_s") == as_fitted[:1]
@@ -96,12 +102,35 @@ def test_arrivals_are_the_same_whatever_the_profile(tmp_path):
 
 def test_where_only_the_profile_varies_all_of_the_variance_is_its(tmp_path):
     """Equal prompts at equal gaps, far apart: every replication is the same but for the profile. With Poisson arrivals
-    hit rates vary and no draw moves them: none there to speak of, and output throughput is the arrivals' alone."""
-    comparison = compare(scenario(tmp_path, "{process: fixed, rate_per_s: 0.5}"), jobs=1)
-    assert comparison.profile_share("ttft_p90_s") == pytest.approx(1.0)
+    output throughput is the arrivals' alone. What is not linear in the errors is not told from chance, and is much only
+    where they are large (here up to a factor of e)."""
+    equal = "{process: fixed, rate_per_s: 0.5}"
+    assert compare(scenario(tmp_path, equal, PROFILE), jobs=1).profile_share("ttft_p90_s") == pytest.approx(1, abs=0.01)
+    assert compare(scenario(tmp_path, equal), jobs=1).profile_share("ttft_p90_s") > 0.75
     mixed = compare(scenario(tmp_path), jobs=1)
-    assert mixed.profile_share("output_tokens_per_s") < 0.2
+    assert (mixed.profile_share("output_tokens_per_s") or 0) < 0.2
     assert mixed.profile_share("ttft_p90_s") > 0.2
+
+
+@pytest.mark.parametrize(
+    ("workload", "profile", "chance"), [(0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (2.0, 1.0, 1.0), (0.1, 1.0, 3.0)]
+)
+def test_what_chance_moves_is_not_laid_to_the_profile(workload, profile, chance):
+    """Of sums of independent parts with known variances; the standard error of 4,000 is at most 2 points."""
+    found = profile_share(*made_of_parts(stream(0, "parts"), 4_000, workload, profile, chance))
+    assert found == pytest.approx(profile / (workload + profile + chance), abs=0.06)
+
+
+def test_chance_alone_is_taken_for_the_profile_one_time_in_twenty():
+    rng = stream(0, "chance")
+    found = [profile_share(*made_of_parts(rng, 10, 0.5, 0.0, 1.0)) for _ in range(1_000)]
+    assert sum(share is not None for share in found) == pytest.approx(50, abs=3 * math.sqrt(1_000 * 0.05 * 0.95))
+
+
+def made_of_parts(rng, number, workload, profile, chance):
+    """Of so many replications: with the profile as drawn, mirrored, and as fitted."""
+    common, errors = (math.sqrt(part) * rng.standard_normal(number) for part in (workload, profile))
+    return [common + sign * errors + math.sqrt(chance) * rng.standard_normal(number) for sign in (1, -1, 0)]
 
 
 @pytest.mark.parametrize(
