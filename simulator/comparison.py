@@ -136,7 +136,8 @@ class Comparison:
         series: dict[str, list[np.ndarray]] = {policy: [] for policy in self.policies}
         for result in self.results:
             series[result.policy].append(result.first_token_series())
-        found = judge(series, self.provenance.warmup, is_stationary=self.provenance.is_stationary)
+        is_stationary, most = self.provenance.is_stationary, min(result.most_skipped for result in self.results)
+        found = judge(series, self.provenance.warmup, is_stationary=is_stationary, most=most)
         # A trace that comes faster than it is served tells no more of latencies than a drawn workload does.
         overloaded = {
             policy for policy in self.policies

@@ -13,6 +13,7 @@ from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
 from simulator.statistics import PERCENTILES, percentiles
+from simulator.steady import half_of_each
 
 Summary = dict[str, float | None]
 
@@ -132,6 +133,11 @@ class RunResult:
         kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
         requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
         return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)
+
+    @property
+    def most_skipped(self) -> int:
+        """The most of its first requests that a warm-up may be that nobody stated: half of each tenant's."""
+        return half_of_each(self.requests.sort_values("arrival_s", kind="stable")["tenant"].to_numpy())
 
     @property
     def is_overloaded(self) -> bool:

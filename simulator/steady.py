@@ -44,13 +44,18 @@ class SteadyState:
 
 
 def judge(
-    series: Mapping[str, Sequence[np.ndarray]], warmup: int | str = "auto", *, is_stationary: bool = True
+    series: Mapping[str, Sequence[np.ndarray]],
+    warmup: int | str = "auto",
+    *,
+    is_stationary: bool = True,
+    most: int | None = None,
 ) -> SteadyState:
     """``series``: of each setting one array a replication, a number a request in order of arrival. ``warmup``: how many
     requests to leave out, or auto.
 
     Of settings whose runs differ in length (another rate, a tenant more) never more than half of the shortest is left
-    out: what begins after the last request of a steady load is no sample of it. Without several replications, or of a
+    out, nor more than ``most`` (see `half_of_each`): what begins after the last request of a steady load, or of one of
+    its tenants, is no sample of it. Without several replications, or of a
     workload that is not ``is_stationary``, nothing is found: then a run is not a sample of a long one but the thing
     itself.
     """
@@ -62,9 +67,17 @@ def judge(
     stable = {name: table for name, table in judged.items() if name not in unstable}
     longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
     half = min(table.shape[1] for table in tables.values() if table.size) // 2
-    cut = min(longest, half) if warmup == "auto" else int(warmup)
+    cut = min(longest, half, half if most is None else most) if warmup == "auto" else int(warmup)
     too_short = frozenset(name for name, table in stable.items() if is_too_short(table[:, cut:]))
     return SteadyState(cut, "MSER-5" if warmup == "auto" else "given", unstable, too_short)
+
+
+def half_of_each(tenant: np.ndarray) -> int:
+    """Of how many of the first requests no tenant has more than half, where ``tenant`` names the sender of each request
+    in order of arrival: more than that is no warm-up.
+    """
+    middles = [np.flatnonzero(tenant == one) for one in np.unique(tenant)]
+    return min((int(found[len(found) // 2]) for found in middles), default=0)
 
 
 def _table(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -25,7 +25,7 @@ from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
 from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import SteadyState, grows, is_too_short, judge, mser5
+from simulator.steady import SteadyState, grows, half_of_each, is_too_short, judge, mser5
 from simulator.streams import stream
 from simulator.wording import notes
 
@@ -271,6 +271,18 @@ def test_the_ceiling_of_all_requests_says_that_it_counts_the_warm_up(tmp_path):
         comparison = compare(load(path).with_changes({("workload", "tenants"): tenants, ("warmup",): warmup}), jobs=1)
         said = [line for line in notes(comparison) if line.startswith("In one cache that never evicts")]
         assert ["those of the warm-up too" in line for line in said] == [is_said]
+
+
+def test_a_warm_up_that_nobody_stated_leaves_every_tenant_half_of_its_requests():
+    """Of a series that MSER-5 would cut after 100 one tenant sends every other one of the first 60."""
+    series = np.concatenate([np.full(100, 9.0), np.ones(400)]) + stream(0, "cut").normal(0, 0.1, 500)
+    sender = np.where((np.arange(500) < 60) & (np.arange(500) % 2 == 0), "short", "long")
+    most = half_of_each(sender)
+    assert most == 30
+    assert (sender[:most] == "short").sum() == (sender[most:] == "short").sum()
+    assert judge({"": [series, series]}).num_skipped >= 100
+    assert judge({"": [series, series]}, most=most).num_skipped == most
+    assert judge({"": [series, series]}, warmup=80, most=most).num_skipped == 80
 
 
 @pytest.mark.parametrize(("warmup", "is_said"), [(200, True), (20, False)])

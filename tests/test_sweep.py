@@ -653,12 +653,13 @@ def test_a_sweep_that_grows_has_the_rows_of_one_that_was_large_from_the_beginnin
     assert in_bytes(grown) == in_bytes(tmp_path / "large")
 
 
-def test_a_run_keeps_half_of_its_requests_and_a_workload_without_steady_state_all(tmp_path: Path) -> None:
+def test_a_tenant_keeps_half_of_its_requests_and_a_workload_without_steady_state_all(tmp_path: Path) -> None:
     key = "workload.tenants.chat.synthetic"
     found = swept_under_load(tmp_path / "short", loaded(replications=1), f"{key}.num_requests=20,400")
     most = found.num_skipped[1]
-    assert found.num_skipped == [min(most, (20 + 20) // 2), most]
-    assert "found by MSER-5 in the scenario as it is, but at most half of a run" in notes(found)[-1]
+    assert found.num_skipped[1] == most > 20
+    assert 10 <= found.num_skipped[0] <= 20  # half of what chat sends, and what comes from others by then
+    assert "found by MSER-5 in the scenario as it is, but at most half of any tenant's" in notes(found)[-1]
     values = "{process: poisson, rate_per_s: 40},{process: batch, every: 5 s, size: 50}"
     found = swept_under_load(tmp_path / "batch", loaded(replications=1), f"{key}.arrivals={values}")
     assert found.num_skipped == [most, 0]

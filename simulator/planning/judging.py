@@ -26,6 +26,7 @@ from simulator.planning.evidence import Evidence
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
+from simulator.steady import half_of_each
 from simulator.steady import judge as steady_state
 
 FIRST_LOOK = 4
@@ -148,7 +149,8 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
     has. Raises InputError for a target about nothing, and for a warm-up as long as a run.
     """
     series = {"": [outcome.warmup_series for outcome in outcomes]}
-    steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary)
+    most = min(half_of_each(outcome.tenant) for outcome in outcomes)
+    steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary, most=most)
     is_looked_at = len(outcomes) >= rules.looks[0]
     unstable, too_short, skipped = bool(steady.unstable), is_looked_at and bool(steady.too_short), steady.num_skipped
     if skipped >= (number := min(len(outcome.within) for outcome in outcomes)) > 0:

@@ -78,10 +78,10 @@ def notes(findings: Findings) -> Iterator[str]:
         yield f"Ended early ({findings.stopped}) during {findings.stage}: what follows is what is known by then."
     if findings.answer is not None:
         yield certainty(findings)
+    yield from _draws(findings)
     yield from _headroom(findings)
     yield from _nines(findings)
     yield from _tokens(findings)
-    yield from _draws(findings)
     yield from _cautions(findings)
     yield _effort(findings)
 

@@ -84,7 +84,7 @@ def _warmup(findings: Findings) -> list[str]:
     if not most:
         why = "no warm-up is found in" if findings.provenance.is_stationary else "nothing has a steady state in"
         return [f"Every request counts: {why} the scenario as it is."]
-    half = "" if least == most else ", but at most half of a run"
+    half = "" if least == most else ", but at most half of any tenant's"
     return [warmup_line(most, f"found by MSER-5 in the scenario as it is{half}")]
 
 

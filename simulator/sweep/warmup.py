@@ -29,22 +29,26 @@ def find(scenario: Scenario, executor: Executor, *, draws_profile: bool) -> int:
         return 0
     tasks = [(scenario, number, draws_profile) for number in range(NUM_REPLICATIONS)]
     found = dict(workers.each(executor, series, tasks, workers.versions()))
-    return judge({"": [found[number] for number in range(NUM_REPLICATIONS)]}).num_skipped
+    runs, mosts = zip(*(found[number] for number in range(NUM_REPLICATIONS)), strict=True)
+    return judge({"": runs}, most=min(mosts)).num_skipped
 
 
-def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], np.ndarray]:
-    """One number a request of a replication, with the profile's errors drawn or not, and the versions that ran it."""
+def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], tuple[np.ndarray, int]]:
+    """The versions that ran a replication, with the profile's errors drawn or not; one number a request, and how many
+    of these a warm-up may be.
+    """
     scenario, replication, draws_profile = task
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    return workers.versions(), result.first_token_series()
+    return workers.versions(), (result.first_token_series(), result.most_skipped)
 
 
 def without(result: RunResult, scenario: Scenario, num_skipped: int) -> RunResult:
     """The run of a setting without its warm-up: as many requests as are stated or, where they were found, no more than
-    half of the run, and none where that has no steady state. Raises InputError for a stated warm-up as long as the run.
+    half of each tenant's, and none where that has no steady state. Raises InputError for a stated warm-up as long as
+    the run.
     """
     if scenario.warmup == "auto":
-        num_skipped = min(num_skipped, len(result.requests) // 2) if scenario.workload.is_stationary else 0
+        num_skipped = min(num_skipped, result.most_skipped) if scenario.workload.is_stationary else 0
     return result.after(num_skipped)
