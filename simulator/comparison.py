@@ -37,7 +37,7 @@ COMPARED = (
     Shown("output_tokens_per_s", "output throughput", "tokens/s", 1, False),
     Shown("hit_rate", "hit rate", "%", 100, False),
 )
-RATIOS = [shown.key for shown in COMPARED if shown.unit != "%"]  # times and rates
+RATIOS = tuple(shown.key for shown in COMPARED if shown.unit != "%")  # times and rates
 
 GROWING = ("ttft_", "e2e_", "queue_")  # what an overload makes as long as the run
 
@@ -199,8 +199,10 @@ class Comparison:
         measured on the first policy (see ``uncertainty.profile_share``), of logarithms where ratios are compared. None
         where none was drawn, or none is shown.
         """
+        if not self.as_fitted:
+            return None
         found = [[summary.get(metric) for summary in summaries] for summaries in self._probed]
-        if not self.as_fitted or any(None in values for values in found):
+        if any(None in values for values in found):
             return None
         values = np.array(found, dtype=float)
         return profile_share(*(np.log(values) if metric in RATIOS and values.min() > 0 else values))

@@ -104,37 +104,30 @@ def compare(
     number: int | None = scenario.replications
     while number is not None:
         scenario = scenario.changed(replications=number)
-        tasks = _tasks(scenario, draws_profile=draws_profile and number > 1)
-        missing = [task for task in tasks if _key(task) not in runs]
+        groups = _tasks(scenario, draws_profile=draws_profile and number > 1)
+        missing = [task for tasks in groups for task in tasks if _key(task) not in runs]
         found = run_all(run_setting, missing, jobs=jobs, executor=executor, progress=progress)
         runs |= {_key(task): result for task, result in zip(missing, found, strict=True)}
-        num_compared = len(scenario.settings) * number
-        in_order = [runs[_key(task)] for task in tasks]
+        compared, as_fitted, mirrored = ([runs[_key(task)] for task in tasks] for tasks in groups)
         comparison = Comparison(
-            describe(scenario, draws_profile=len(tasks) > num_compared),
-            in_order[:num_compared], precision, *_halves(in_order[num_compared:]),
-        )  # fmt: skip
+            describe(scenario, draws_profile=bool(as_fitted)), compared, precision, as_fitted, mirrored
+        )
         number = precision.next_number(comparison) if precision is not None else None
     return comparison
 
 
-def _tasks(scenario: Scenario, *, draws_profile: bool) -> list[SettingTask]:
-    """Every setting in every replication and, where a profile is drawn, the first setting with it as fitted, then with
-    the draw mirrored, in the first replications.
+def _tasks(scenario: Scenario, *, draws_profile: bool) -> tuple[list[SettingTask], ...]:
+    """Every setting in every replication; where a profile is drawn, the first setting with it as fitted in the first
+    replications; and that with the draw mirrored.
     """
     settings, numbers = scenario.settings, range(scenario.replications)
     draws_profile &= any(uncertainty_of(setting.scenario.device_profile) is not None for setting in settings)
-    tasks = [SettingTask(setting, number, draws_profile) for setting in settings for number in numbers]
-    if not draws_profile:
-        return tasks
-    probed = numbers[:_MOST_PROBED]
-    tasks += [SettingTask(settings[0], number) for number in probed]
-    return tasks + [SettingTask(settings[0], number, True, mirrored=True) for number in probed]
-
-
-def _halves(runs: Sequence[RunResult]) -> tuple[list[RunResult], list[RunResult]]:
-    middle = len(runs) // 2
-    return list(runs[:middle]), list(runs[middle:])
+    probed = numbers[:_MOST_PROBED] if draws_profile else ()
+    return (
+        [SettingTask(setting, number, draws_profile) for setting in settings for number in numbers],
+        [SettingTask(settings[0], number) for number in probed],
+        [SettingTask(settings[0], number, draws_profile=True, mirrored=True) for number in probed],
+    )
 
 
 def _key(task: SettingTask) -> tuple[str, int, bool, bool]:

@@ -17,6 +17,8 @@ from typing import Literal
 
 import numpy as np
 
+from simulator.counts import counted
+from simulator.errors import InputError
 from simulator.statistics import t_interval
 
 _BATCH = 5  # MSER-5's
@@ -55,9 +57,8 @@ def judge(
 
     Of settings whose runs differ in length (another rate, a tenant more) never more than half of the shortest is left
     out, nor more than ``most`` (see `half_of_each`): what begins after the last request of a steady load, or of one of
-    its tenants, is no sample of it. Without several replications, or of a
-    workload that is not ``is_stationary``, nothing is found: then a run is not a sample of a long one but the thing
-    itself.
+    its tenants, is no sample of it. Without several replications, or of a workload that is not ``is_stationary``,
+    nothing is found: then a run is not a sample of a long one but the thing itself.
     """
     tables = {name: _table(rows) for name, rows in series.items()}
     judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= _LEAST}
@@ -73,11 +74,18 @@ def judge(
 
 
 def half_of_each(tenant: np.ndarray) -> int:
-    """Of how many of the first requests no tenant has more than half, where ``tenant`` names the sender of each request
-    in order of arrival: more than that is no warm-up.
+    """Of how many of the first requests no tenant has more than half, where ``tenant`` has the sender of each request,
+    by number, in order of arrival: more than that is no warm-up.
     """
     middles = [np.flatnonzero(tenant == one) for one in np.unique(tenant)]
     return min((int(found[len(found) // 2]) for found in middles), default=0)
+
+
+def check_shorter(num_skipped: int, num_requests: int) -> None:
+    """Raise InputError for a warm-up that leaves nothing of a run."""
+    if num_skipped >= num_requests:
+        long = counted(num_requests, "request")
+        raise InputError(f"warmup: got {num_skipped:,}, a run has {long}, expected fewer than that")
 
 
 def _table(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -21,7 +21,6 @@ CALIBRATED_SHARE = 0.9
 # Characters of a changed value.
 _LONGEST_VALUE = 120
 
-
 # As many times is called narrower: below it the ratio is shown as 1.0.
 _NARROWER = 1.05
 
@@ -211,7 +210,7 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
         if lost := _tenants_of_the_warmup(comparison):
             lines.append(
                 f"The warm-up is all that {listed(lost)} sent in at least one run, of which nothing counts there: more "
-                "requests of that tenant, or a stated warmup, would tell of it."
+                "requests of that tenant, or a shorter warmup, would tell of it."
             )
     if steady.unstable:
         who = ", ".join(comparison.names[policy] for policy in comparison.policies if policy in steady.unstable)

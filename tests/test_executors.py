@@ -28,17 +28,21 @@ def square(task: int) -> int:
     return task * task
 
 
+def die_first(folder: Path, after_s: float = 0) -> None:
+    """Kill this process, unless one has died there already."""
+    try:
+        (folder / "died").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    time.sleep(after_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_once(task: tuple[str, int]) -> tuple[int, int]:
     """Kills its process the first time that the third task is run; leaves a mark whenever a task is done."""
     folder, number = Path(task[0]), task[1]
     if number == 3:
-        try:
-            (folder / "died").touch(exist_ok=False)
-        except FileExistsError:
-            pass
-        else:
-            time.sleep(0.5)  # others are under way, or done
-            os.kill(os.getpid(), signal.SIGKILL)
+        die_first(folder, after_s=0.5)  # others are under way, or done
     time.sleep(0.05)
     (folder / f"{number}-{time.monotonic_ns()}").touch()
     return number, os.getpid()
@@ -136,12 +140,7 @@ def test_a_comparison_is_the_same_to_the_byte_wherever_it_was_run(executor: Exec
 def simulate_but_die_once(folder: str, task: Any) -> Any:
     """A run of a sweep; the first one of replication 1 kills its process instead."""
     if task[1] == 1:
-        try:
-            (Path(folder) / "died").touch(exist_ok=False)
-        except FileExistsError:
-            pass
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
+        die_first(Path(folder))
     return SIMULATE(task)
 
 

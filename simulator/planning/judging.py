@@ -26,7 +26,7 @@ from simulator.planning.evidence import Evidence
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.steady import half_of_each
+from simulator.steady import check_shorter, half_of_each
 from simulator.steady import judge as steady_state
 
 FIRST_LOOK = 4
@@ -153,8 +153,8 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
     steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary, most=most)
     is_looked_at = len(outcomes) >= rules.looks[0]
     unstable, too_short, skipped = bool(steady.unstable), is_looked_at and bool(steady.too_short), steady.num_skipped
-    if skipped >= (number := min(len(outcome.within) for outcome in outcomes)) > 0:
-        raise InputError(f"warmup: got {skipped:,}, a run has {number:,} requests, expected fewer than that")
+    if number := min(len(outcome.within) for outcome in outcomes):
+        check_shorter(skipped, number)
     values = tuple(_value(target, outcomes, skipped, rules.error) for target in rules.targets)
     verdicts = {value.verdict for value in values}
     if not is_looked_at:
