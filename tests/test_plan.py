@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,12 +22,13 @@ from simulator.executors import Processes
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Evidence
 from simulator.planning.headroom import LoadPoint, headroom
-from simulator.planning.judging import Judgement, Rules, Verdict, decide, judge
+from simulator.planning.judging import Judgement, Rules, Value, Verdict, decide, judge
 from simulator.planning.outcome import Outcome, Task, simulate
 from simulator.planning.planner import Deciding, plan, read_rules
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.scenario import Scenario, parse
+from simulator.scenario.changes import KeyPath
 from simulator.scenario.plan_spec import target
 from tests.test_steady import mean_and_p90, waits
 
@@ -155,6 +157,20 @@ PLANS: dict[str, dict[str, Any]] = {
                  "profile": ["qwen3-0.6b-ascend910-a3", "linear-8ms-50us"]},
         "cost": {"instance_hour": {"qwen3-0.6b-ascend910-a3": 1, "linear-8ms-50us": 3.5}},
     },
+    # One meets, more do not: who answers a turn of a conversation then seldom holds what was said before.
+    "scattered prefixes": {
+        "targets": {"chat": {"ttft_mean": "105 ms"}},
+        "free": {"cluster.instances": "1..16"},
+    },
+}  # fmt: skip
+CONVERSATIONS = {
+    "num_conversations": 120, "arrivals": {"process": "poisson", "rate_per_s": 2.5},
+    "layers": [{"name": "system", "tokens": 200}], "turns": 5, "question_tokens": 800, "output_tokens": 6,
+    "think_time": {"distribution": "exponential", "mean": "1 s"},
+}  # fmt: skip
+SCATTERED: dict[KeyPath, Any] = {
+    ("profile",): "linear-8ms-50us", ("routing",): ["random"],
+    ("workload", "tenants"): [{"name": "chat", "conversations": CONVERSATIONS}],
 }  # fmt: skip
 
 
@@ -162,6 +178,8 @@ PLANS: dict[str, dict[str, Any]] = {
 def test_the_answer_is_that_of_brute_force_at_a_fifth_of_its_runs(name: str) -> None:
     """Brute force runs every setting in every replication and takes the cheapest whose means meet the targets."""
     described = scenario(CHAT, plan=PLANS[name])
+    if name == "scattered prefixes":
+        described = described.with_changes(SCATTERED)
     rules, space, executor = read_rules(described), read_space(described, described.plan), Remembering()
     everything = Evidence(executor)
     full = {
@@ -184,18 +202,22 @@ def test_the_answer_is_that_of_brute_force_at_a_fifth_of_its_runs(name: str) -> 
 # --- Search and judging on their own ----------------------------------------------------------------------------------
 
 
-def drawn_space(rng: Random) -> tuple[Space, dict[int, int]]:
-    """Families with prices of their own, and for each the fewest instances that meet (one too many where none do)."""
+def drawn_space(rng: Random, rising: float) -> tuple[Space, dict[int, float]]:
+    """Families with prices of their own, and how strained the targets of each setting are: less and less as instances
+    are added, up to a number beyond which they are strained up to ``rising`` more by each.
+    """
     num_instances = rng.randint(1, 30)
-    families, enough = [], {}
+    families, strains = [], {}
     for family in range(rng.randint(1, 6)):
-        price = rng.choice([1.0, 1.0, 2.0, 3.7])
+        price, place = rng.choice([1.0, 1.0, 2.0, 3.7]), family * num_instances
         families.append(tuple(
-            candidate(number + 1, price * (number + 1), family * num_instances + number, family)
-            for number in range(num_instances)
+            candidate(number + 1, price * (number + 1), place + number, family) for number in range(num_instances)
         ))  # fmt: skip
-        enough[family] = rng.randint(1, num_instances + 1)
-    return Space(tuple(families), ()), enough
+        valley, depth = rng.randrange(num_instances), rng.uniform(0.4, 1.3)
+        fewer = accumulate((rng.uniform(0, 0.2) for _ in range(valley)), initial=depth)
+        more = accumulate((rng.uniform(0, rising) for _ in range(valley + 1, num_instances)), initial=depth)
+        strains |= dict(enumerate([*reversed(list(fewer)), *list(more)[1:]], start=place))
+    return Space(tuple(families), ()), strains
 
 
 def candidate(instances: int, cost: float, place: int, family: int) -> Candidate:
@@ -204,42 +226,51 @@ def candidate(instances: int, cost: float, place: int, family: int) -> Candidate
 
 
 class Truth:
-    """Decides as it is, except that settings just below enough may stay open; counts what it is asked."""
+    """Decides as it is (targets are met up to a strain of 1), except that settings within ``blur`` of their limit stay
+    open; counts what it is asked.
+    """
 
-    def __init__(self, enough: dict[int, int], num_open: int = 0) -> None:
-        self.enough, self.num_open = enough, num_open
+    def __init__(self, strains: dict[int, float], blur: float = 0.0) -> None:
+        self.strains, self.blur = strains, blur
         self.found: dict[int, Judgement] = {}
 
+    def verdict(self, one: Candidate) -> Verdict:
+        if abs(self.strains[one.place] - 1) < self.blur:
+            return Verdict.OPEN
+        return Verdict.MEETS if self.strains[one.place] <= 1 else Verdict.MISSES
+
     def __call__(self, one: Candidate) -> Judgement:
-        missing = self.enough[one.family] - one.instances
-        verdict = Verdict.MEETS if missing <= 0 else Verdict.OPEN if missing <= self.num_open else Verdict.MISSES
-        self.found[one.place] = Judgement(one, verdict, (), 4)
+        strain = self.strains[one.place]
+        value = Value(target("a", "ttft_p90", 1.0), strain, strain, strain)
+        self.found[one.place] = Judgement(one, self.verdict(one), (value,), 4)
         return self.found[one.place]
 
 
+@pytest.mark.parametrize("rising", [0.0, 0.02, 0.3])
 @pytest.mark.parametrize("seed", range(200))
-def test_a_search_finds_the_cheapest_and_settles_all_that_is_cheaper(seed: int) -> None:
+def test_a_search_finds_the_cheapest_and_settles_all_that_is_cheaper(seed: int, rising: float) -> None:
+    """Also where targets are strained more by more instances, as where a router scatters what caches hold."""
     rng = Random(seed)
-    space, enough = drawn_space(rng)
-    truth = Truth(enough, num_open=rng.choice([0, 0, 1, 2]))
+    space, strains = drawn_space(rng, rising)
+    truth = Truth(strains, blur=rng.choice([0.0, 0.0, 0.03]))
     search(space, truth)
-    met = [one for one in space.candidates if one.instances >= enough[one.family]]
+    met = [one for one in space.candidates if truth.verdict(one) == Verdict.MEETS]
     findings = Findings(None, space, None, None, truth.found)  # type: ignore[arg-type]
     assert (findings.answer is None) == (not met)
     price = min((one.cost for one in met), default=math.inf)
     if findings.answer is not None:
         assert findings.answer.candidate.cost == price
-    may = {one.place for one in space.candidates
-           if one.cost < price and 0 < enough[one.family] - one.instances <= truth.num_open}  # fmt: skip
+    may = {one.place for one in space.candidates if one.cost < price and truth.verdict(one) == Verdict.OPEN}
     assert {one.place for one in findings.undecided} == may
-    most = sum(2 + truth.num_open + math.log2(len(family)) for family in space.families)
+    turns = 1 if rising == 0 else 2
+    most = sum(3 + turns * math.log2(len(family)) for family in space.families) + len(may)
     assert len(truth.found) <= most
 
 
 def test_of_many_kinds_at_one_price_the_one_that_looks_best_is_decided_first() -> None:
     """Twenty settings without a number of instances to choose, of which the last two meet the targets."""
     space = Space(tuple((candidate(1, 1.0, place, place),) for place in range(20)), ())
-    truth = Truth({family: 1 if family >= 18 else 2 for family in range(20)})
+    truth = Truth({place: 0.9 if place >= 18 else 1.1 for place in range(20)})
     search(space, truth, lambda one: -one.place)
     assert list(truth.found) == [19]
 
@@ -249,7 +280,7 @@ def test_what_is_near_is_found_in_few_steps(seed: int) -> None:
     rng = Random(seed)
     candidates = [candidate(number, number, number, 0) for number in range(1, rng.randint(2, 40))]
     enough = rng.randint(1, len(candidates) + 1)
-    truth = Truth({0: enough})
+    truth = Truth({number: 0.9 if number >= enough else 1.1 for number in range(1, len(candidates) + 1)})
     found = fewest_from(candidates, truth)
     assert (found.instances if found else len(candidates) + 1) == enough
     assert len(truth.found) <= 2 * math.log2(enough + 1) + 2

@@ -104,7 +104,7 @@ def test_a_margin_within_the_error_of_the_profile_is_said(file: Path, monkeypatc
 
 
 def test_more_instances_that_do_worse_are_pointed_out(file: Path) -> None:
-    """More are taken never to be worse; where runs say otherwise, so does the answer."""
+    """Where runs say so."""
     findings = plan(load(file).changed(limit=40), Processes(1), draws_profile=False)
     answer = findings.answer
     assert answer is not None

@@ -17,6 +17,7 @@ from simulator.planning.evidence import Evidence, Stage
 from simulator.planning.headroom import Headroom, LoadPoint, at, binding
 from simulator.planning.judging import Judgement, Rules, Value, Verdict
 from simulator.planning.nines import Nines
+from simulator.planning.search import within
 from simulator.planning.space import Candidate, Space
 
 
@@ -87,17 +88,22 @@ class Findings:
 
     @property
     def undecided(self) -> list[Candidate]:
-        """Settings, cheaper than the answer or any where there is none, that are not shown to miss a target, from the
-        cheapest on. Of a family whose setting misses, those with fewer instances miss too.
+        """Settings, cheaper than the answer or any where there is none, that are neither shown to miss a target nor
+        ruled out by others of their family (see ``search.within``), from the cheapest on.
         """
-        most: dict[int, int] = {}
+        judged: dict[int, dict[int, Judgement]] = {}
         for found in self.judgements.values():
-            if found.verdict == Verdict.MISSES:
-                family, number = found.candidate.family, found.candidate.instances
-                most[family] = max(number, most.get(family, 0))
+            judged.setdefault(found.candidate.family, {})[found.candidate.instances] = found
         price = math.inf if self.answer is None else self.answer.candidate.cost
-        left = [one for one in self.space.candidates if one.cost < price and one.instances > most.get(one.family, 0)]
+        left = [
+            one for number, family in enumerate(self.space.families) for one in within(family, judged.get(number, {}))
+            if one.cost < price and not self._misses(one)
+        ]  # fmt: skip
         return sorted(left, key=lambda one: (one.cost, one.place))
+
+    def _misses(self, candidate: Candidate) -> bool:
+        found = self.judgements.get(candidate.place)
+        return found is not None and found.verdict == Verdict.MISSES
 
     @property
     def closest(self) -> Judgement | None:

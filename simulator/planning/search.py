@@ -1,10 +1,15 @@
-"""Which settings are looked at: bisection over instances, from family to family only below the best price so far, and
-the families that look best first.
+"""Which settings are looked at: bisection over instances while runs bear it out, and the families that look best first.
+
+Within a family the strain on the targets (see ``Judgement.strain``) is taken to have one valley over the number of
+instances: it falls as instances are added, and may rise again where a router then scatters what caches hold. So all
+that lies beyond a setting that is more strained than another is ruled out, if either misses its targets. Where strain
+only falls that is bisection; where it rises with more instances the search turns to fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from simulator.planning.judging import Judgement, Verdict
 from simulator.planning.space import Candidate, Space
@@ -17,20 +22,22 @@ _MANY = 3
 
 
 def search(space: Space, decide: Decide, screen: Screen | None = None) -> None:
-    """Have every setting decided that the answer rests on.
+    """Have every setting decided that the answer rests on: afterwards each that is cheaper is shown to miss, ruled out
+    (see `within`), or was looked at often enough without being told from its target.
 
-    Within a family more instances are taken never to be worse: the fewest that meet are found by bisection. The first
-    setting that is asked for of each later family is the dearest below the best price so far: where that misses, the
-    whole family is out. Families come in order of their cheapest setting; those that are alike in it in the order of
-    ``screen`` (less is better) of the setting in their middle. What is dearer than the answer, or as dear, is not
-    looked at here.
+    The first setting that is asked for of each later family is the dearest below the best price so far: where that
+    misses, and one fewer is no better, the whole family is out. Families come in order of their cheapest setting; those
+    that are alike in it in the order of ``screen`` (less is better) of the setting in their middle. What is dearer than
+    the answer, or as dear, is not looked at here.
     """
-    best: Candidate | None = None
+    price, is_first = inf, True
     for family in _ordered(space, screen):
-        below = [candidate for candidate in family if best is None or candidate.cost < best.cost]
-        found = _fewest(below, decide, from_the_top=best is not None)
-        if found is not None:
-            best = found
+        judged: dict[int, Judgement] = {}
+        while left := [one for one in within(family, judged) if one.cost < price and one.instances not in judged]:
+            one = _next(left, judged, from_the_top=not is_first)
+            judged[one.instances] = decide(one)
+            if judged[one.instances].verdict == Verdict.MEETS:
+                price, is_first = one.cost, False
 
 
 def _ordered(space: Space, screen: Screen | None) -> list[tuple[Candidate, ...]]:
@@ -44,24 +51,46 @@ def _ordered(space: Space, screen: Screen | None) -> list[tuple[Candidate, ...]]
     return sorted(space.families, key=lambda family: (family[0].cost, looks(family), family[0].family))
 
 
-def _fewest(candidates: Sequence[Candidate], decide: Decide, *, from_the_top: bool) -> Candidate | None:
-    """The first that is shown to meet; every one before it is then shown to miss, or has been looked at often enough.
+def within(family: Sequence[Candidate], judged: Mapping[int, Judgement]) -> list[Candidate]:
+    """The settings of a family that those judged (by their number of instances) do not rule out, in order of instances.
 
-    Of several that can't be told apart from their target, only those next to the decided ones are looked at.
+    Out is all beyond a setting that is more strained than the least strained one, where either misses (of those equally
+    strained the one with most instances is taken for the least), and where all are overloaded all below these.
     """
-    low, high = -1, len(candidates)
-    place = high - 1 if from_the_top else (low + high) // 2
-    while high - low > 1:
-        if decide(candidates[place]).verdict == Verdict.MEETS:
-            high = place
-        else:
-            low = place
-        place = (low + high) // 2
-    # Below the answer: what is open, and on down to the first that is shown to miss.
-    place = high - 1
-    while place >= 0 and decide(candidates[place]).verdict == Verdict.OPEN:
-        place -= 1
-    return candidates[high] if high < len(candidates) else None
+    if not judged:
+        return list(family)
+    least = min(judged, key=lambda number: (judged[number].unstable, judged[number].strain, -number))
+    if judged[least].unstable:
+        return [one for one in family if one.instances > max(judged)]
+    misses = [number for number in judged if Verdict.MISSES in (judged[number].verdict, judged[least].verdict)]
+    low = max((number for number in misses if number < least), default=0)
+    high = min((number for number in misses if number > least), default=inf)
+    return [one for one in family if low <= one.instances <= high]
+
+
+def _next(left: Sequence[Candidate], judged: Mapping[int, Judgement], *, from_the_top: bool) -> Candidate:
+    """Which of the settings that are ``left`` to look at next: the middle one of those with more instances than any
+    that was judged, else of the longest gap between two that were; with fewer than any, see `_is_next_below`.
+    """
+    if not judged:
+        return left[-1] if from_the_top else _middle(left)
+    gaps: dict[int, list[Candidate]] = {}
+    for one in left:
+        gaps.setdefault(sum(number < one.instances for number in judged), []).append(one)
+    gap = gaps.get(len(judged)) or max(reversed(gaps.values()), key=len)
+    return gap[-1] if gap is gaps.get(0) and _is_next_below(judged) else _middle(gap)
+
+
+def _is_next_below(judged: Mapping[int, Judgement]) -> bool:
+    """Whether the one next to the fewest instances that were judged comes before others with fewer: where those are
+    open, or miss and nothing tells yet whether fewer are better.
+    """
+    verdict = judged[min(judged)].verdict
+    return verdict == Verdict.OPEN or (verdict == Verdict.MISSES and len(judged) == 1)
+
+
+def _middle(candidates: Sequence[Candidate]) -> Candidate:
+    return candidates[(len(candidates) - 1) // 2]
 
 
 def fewest_from(candidates: Sequence[Candidate], decide: Decide) -> Candidate | None:

@@ -45,9 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Space:
-    """All candidates. Those of a family differ in the number of instances alone, and stand in its order: more of them
-    are taken never to be worse.
-    """
+    """All candidates. Those of a family differ in the number of instances alone, and stand in its order."""
 
     families: tuple[tuple[Candidate, ...], ...]
     keys: tuple[str, ...]

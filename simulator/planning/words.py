@@ -47,7 +47,7 @@ def certainty(findings: Findings) -> str:
         most = findings.rules.most_replications
         return f"{said}; {_listed(left)} may do so for less, which {most} replications do not tell."
     if any(one.cost < answer.candidate.cost for one in findings.space.candidates):
-        return f"{said}; every cheaper setting is shown to miss one, or has fewer instances than one that does."
+        return f"{said}; every cheaper setting is shown to miss one, or lies beyond one that does."
     return f"{said}; none is cheaper."
 
 
@@ -151,7 +151,7 @@ def _cautions(findings: Findings) -> Iterator[str]:
                "replications.")  # fmt: skip
     for few, many in findings.surprises[:1]:
         yield (f"The targets are met by {few.candidate.label} and not by {many.candidate.label}: more instances are "
-               "not always better here, and a setting that was not looked at may do.")  # fmt: skip
+               "not always better here.")  # fmt: skip
     for reason, count in findings.refusals().items():
         yield f"Requests refused ({reason}): {count:,} over all runs; each counts as later than any target."
     workload = findings.provenance.workload
@@ -165,7 +165,8 @@ def _effort(findings: Findings) -> str:
     return (
         f"{runs[Stage.SEARCH]:,} runs for the search among {len(findings.space.candidates):,} settings (all of them in "
         f"{findings.rules.most_replications} replications: {findings.num_of_brute_force:,} runs)"
-        + (f", {others}" if others else "") + ". More instances are taken never to be worse."
+        + (f", {others}" if others else "")
+        + ". With more or fewer instances than the least strained setting has, targets are taken to be strained more."
     )  # fmt: skip
 
 
