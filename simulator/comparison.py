@@ -15,7 +15,7 @@ from simulator.isolation import Isolation
 from simulator.precision import Precision
 from simulator.result import RunResult, Summary
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY, TOO_SHORT, Difference, Estimate, compare_all, t_interval
-from simulator.steady import SteadyState, judge
+from simulator.steady import SteadyState, Waits, judge
 from simulator.uncertainty import profile_share
 
 
@@ -133,10 +133,10 @@ class Comparison:
     @cached_property
     def steady_state(self) -> SteadyState:
         """From when on runs count, and which policies have no steady state or were not watched for long enough."""
-        series: dict[str, list[np.ndarray]] = {policy: [] for policy in self.policies}
-        for result in self.results:
-            series[result.policy].append(result.first_token_series())
-        is_stationary, most = self.provenance.is_stationary, min(result.most_skipped for result in self.results)
+        series: dict[str, list[Waits]] = {policy: [] for policy in self.policies}
+        for result in self.at_full_load:
+            series[result.policy].append(result.waits())
+        is_stationary, most = self.provenance.is_stationary, min(result.most_skipped for result in self.at_full_load)
         found = judge(series, self.provenance.warmup, is_stationary=is_stationary, most=most)
         # A trace that comes faster than it is served tells no more of latencies than a drawn workload does.
         overloaded = {
@@ -146,9 +146,18 @@ class Comparison:
         return replace(found, unstable=found.unstable | overloaded, too_short=found.too_short - overloaded)
 
     @cached_property
+    def at_full_load(self) -> list[RunResult]:
+        """The results without their cool-down, where they are replications of a steady load."""
+        return [self._at_full_load(result) for result in self.results]
+
+    def _at_full_load(self, result: RunResult) -> RunResult:
+        is_sampled = self.provenance.is_stationary and self.num_replications > 1
+        return result.before_cooldown() if is_sampled else result
+
+    @cached_property
     def counted(self) -> list[RunResult]:
-        """The results without their warm-up: what every figure is of."""
-        return [result.after(self.steady_state.num_skipped) for result in self.results]
+        """The results without their warm-up and cool-down: what every figure is of."""
+        return [result.after(self.steady_state.num_skipped) for result in self.at_full_load]
 
     @cached_property
     def summaries(self) -> dict[str, list[Summary]]:
@@ -191,7 +200,8 @@ class Comparison:
         """Summaries of the first policy in the first replications: the profile drawn, drawn to the other side, fitted.
         """
         runs = self.mirrored, self.as_fitted
-        others = [[run.after(self.steady_state.num_skipped).summary() for run in found] for found in runs]
+        cut = self.steady_state.num_skipped
+        others = [[self._at_full_load(run).after(cut).summary() for run in found] for found in runs]
         return self.summaries[self.policies[0]][: len(self.as_fitted)], *others
 
     def profile_share(self, metric: str) -> float | None:
@@ -322,6 +332,7 @@ class Comparison:
             "policies": self.policies,
             "steady_state": {
                 "num_skipped": self.steady_state.num_skipped,
+                "num_cooldown": max(result.num_cooldown for result in self.counted),
                 "method": self.steady_state.method,
                 "unstable": sorted(self.steady_state.unstable),
                 "too_short": sorted(self.steady_state.too_short),

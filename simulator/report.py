@@ -27,6 +27,8 @@ from simulator.wording import basis, ignored_lines, is_calibrated, notes, sampli
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from simulator.result import RunResult
+
 _HEADLINES = (
     Shown("ttft_p50_s", "TTFT p50", "s", 1, True),
     Shown("ttft_p90_s", "TTFT p90", "s", 1, True),
@@ -197,10 +199,9 @@ def _write_page(comparison: Comparison, path: Path) -> None:
 
 
 def _write_rows(comparison: Comparison, path: Path) -> None:
-    number = comparison.steady_state.num_skipped
     tables = [
-        run.requests.assign(policy=run.policy, replication=run.replication, is_warmup=_is_first(run.requests, number))
-        for run in comparison.results
+        run.requests.assign(policy=run.policy, replication=run.replication, **_cuts(run.requests, counted))
+        for run, counted in zip(comparison.results, comparison.counted, strict=True)
     ]
     rows = pd.concat(tables, ignore_index=True)
     # Runs may have refused for different reasons, so their categories differ until here.
@@ -208,9 +209,13 @@ def _write_rows(comparison: Comparison, path: Path) -> None:
     rows.astype(dict.fromkeys(names, "category")).to_parquet(path, index=False)
 
 
-def _is_first(requests: pd.DataFrame, number: int) -> pd.Series:
-    """Whether a request is one of the first ``number`` to arrive."""
-    return requests["arrival_s"].rank(method="first") <= number
+def _cuts(requests: pd.DataFrame, counted: RunResult) -> dict[str, pd.Series]:
+    """Whether a request is one of the first, or of the last to arrive, which do not count."""
+    place = requests["arrival_s"].rank(method="first")
+    return {
+        "is_warmup": place <= counted.num_skipped,
+        "is_cooldown": place > len(requests) - counted.num_cooldown,
+    }
 
 
 def _write_json(comparison: Comparison, path: Path) -> None:

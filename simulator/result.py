@@ -11,7 +11,7 @@ import pandas as pd
 
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
 from simulator.statistics import PERCENTILES, percentiles
-from simulator.steady import check_shorter, half_of_each
+from simulator.steady import Waits, check_shorter, half_of_each
 
 Summary = dict[str, float | None]
 
@@ -61,8 +61,9 @@ class RunResult:
 
     ``busy_s[instance][support]`` are busy seconds by where the step time came from (0 measured, 1 prior, 2 outside).
     Prefix counters are tokens at admission; those of re-admissions after a preemption are apart, as in vLLM.
-    ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up; what is recorded by instance and
-    step (busy time, KV use, inter-token times) is of the whole run, ``uncut_span_s`` long.
+    ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up, and ``num_cooldown`` of the last as
+    a cool-down; what is recorded by instance and step (busy time, KV use, inter-token times) is of the
+    whole run, ``uncut_span_s`` long.
     """
 
     policy: str
@@ -83,6 +84,7 @@ class RunResult:
     targets_s: tuple[dict[str, float], ...] = ()
     sharing: CacheSharing | None = None
     num_skipped: int = 0
+    num_cooldown: int = 0
     uncut_span_s: float | None = None
 
     @classmethod
@@ -119,6 +121,15 @@ class RunResult:
         last = self.requests["finish_s"].max()
         return _known(last - self.requests["arrival_s"].min())
 
+    def before_cooldown(self) -> RunResult:
+        """The result without the turns of conversations that come after the last one has begun, under a load that
+        falls: a cool-down, at most half of all requests.
+        """
+        rows = self.requests
+        last_s = max([*self.last_begun_s().values(), rows["arrival_s"].median()]) if len(rows) else 0.0
+        kept = rows["arrival_s"] <= last_s
+        return self if kept.all() else replace(self._only(kept), num_cooldown=int((~kept).sum()))
+
     def after(self, num_skipped: int) -> RunResult:
         """The result without its first ``num_skipped`` requests in order of arrival. Raises InputError where that is
         all of them.
@@ -126,9 +137,12 @@ class RunResult:
         if not num_skipped:
             return self
         check_shorter(num_skipped, len(self.requests))
-        kept = self.requests.sort_values("arrival_s", kind="stable").index[num_skipped:]
-        requests = self.requests.loc[self.requests.index.isin(kept)].reset_index(drop=True)
-        return replace(self, requests=requests, num_skipped=num_skipped, uncut_span_s=self.span_s)
+        kept = self.requests["arrival_s"].rank(method="first") > num_skipped
+        return replace(self._only(kept), num_skipped=num_skipped)
+
+    def _only(self, kept: pd.Series) -> RunResult:
+        requests = self.requests[kept].reset_index(drop=True)
+        return replace(self, requests=requests, uncut_span_s=self.uncut_span_s or self.span_s)
 
     @property
     def most_skipped(self) -> int:
@@ -140,17 +154,18 @@ class RunResult:
     def is_overloaded(self) -> bool:
         """Whether half of the requests (of a hundred or more) queue longer than a tenth of the time in which they come.
         """
-        arrivals_s = self.requests["arrival_s"].max() - self.requests["arrival_s"].min()
         many = len(self.requests) >= _MANY
-        return bool(many and self.requests["queue_s"].median() > _OVERLOADED_SHARE * arrivals_s > 0)
+        return bool(many and self.requests["queue_s"].median() > _OVERLOADED_SHARE * self.arriving_s > 0)
 
-    def first_token_series(self) -> np.ndarray:
-        """TTFT (seconds) in order of arrival, until the last session has begun: from then on load falls. Where a
-        request has none, that of the one before.
-        """
-        rows = self.requests.sort_values("arrival_s", kind="stable")
-        rows = rows[: int(np.flatnonzero(_begins(rows))[-1]) + 1] if len(rows) else rows
-        return rows["ttft_s"].ffill().bfill().dropna().to_numpy(dtype=float)
+    @property
+    def arriving_s(self) -> float:
+        """Seconds from the first arrival to the last; NaN without any."""
+        return float(self.requests["arrival_s"].max() - self.requests["arrival_s"].min())
+
+    def waits(self) -> Waits:
+        """TTFT (seconds) in order of arrival; where a request has none, that of the one before."""
+        in_order = self.requests.sort_values("arrival_s", kind="stable")["ttft_s"]
+        return Waits(in_order.ffill().bfill().dropna().to_numpy(dtype=float), self.arriving_s)
 
     def last_begun_s(self) -> dict[str, float]:
         """When each tenant's last request that follows no other, or its last session, began (seconds)."""
@@ -194,7 +209,7 @@ class RunResult:
         return rows
 
     def _hit_rate(self) -> float | None:
-        if not self.num_skipped:
+        if not self.num_skipped and not self.num_cooldown:
             return _ratio(sum(self.prefix_hits), sum(self.prefix_queries))
         admitted = self.requests[self.requests["first_scheduled_s"].notna()]
         return _ratio(admitted["num_cached_tokens"].sum(), admitted["num_prompt_tokens"].sum())

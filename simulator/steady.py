@@ -1,6 +1,7 @@
 """Whether a run has a steady state, from when on, and whether it is long enough to show it.
 
-All three look at one number a request in order of arrival (its wait or its TTFT), one row a replication. References:
+All three look at one number a request in order of arrival (its wait or its TTFT), one row a replication, and at the
+time in which they came. References:
 
 * White and Spratt (2000), "A comparison of five steady-state truncation heuristics for simulation", Proc. Winter
   Simulation Conference, pp. 755-760: MSER-5. Applied to the mean over replications, so that one cut serves all of them
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,14 @@ _CORRELATED = 0.3
 _NARROW = 0.1
 _GROWTH = 1.5
 _GROWTH_LEVEL = 0.99
+_GROWTH_RATE = 0.001
+
+
+class Waits(NamedTuple):
+    """Of one run: a number a request (seconds) in order of arrival, and the seconds in which they came."""
+
+    values_s: np.ndarray
+    span_s: float
 
 
 @dataclass(frozen=True)
@@ -46,14 +55,13 @@ class SteadyState:
 
 
 def judge(
-    series: Mapping[str, Sequence[np.ndarray]],
+    series: Mapping[str, Sequence[Waits]],
     warmup: int | str = "auto",
     *,
     is_stationary: bool = True,
     most: int | None = None,
 ) -> SteadyState:
-    """``series``: of each setting one array a replication, a number a request in order of arrival. ``warmup``: how many
-    requests to leave out, or auto.
+    """``series``: of each setting the waits of every replication. ``warmup``: how many requests to leave out, or auto.
 
     Of settings whose runs differ in length (another rate, a tenant more) never more than half of the shortest is left
     out, nor more than ``most`` (see `half_of_each`): what begins after the last request of a steady load, or of one of
@@ -64,7 +72,7 @@ def judge(
     judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= _LEAST}
     if not is_stationary or not judged:
         return SteadyState(*((0, "none") if warmup == "auto" else (int(warmup), "given")))
-    unstable = frozenset(name for name, table in judged.items() if grows(table))
+    unstable = frozenset(name for name, table in judged.items() if grows(table, [one.span_s for one in series[name]]))
     stable = {name: table for name, table in judged.items() if name not in unstable}
     longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
     half = min(table.shape[1] for table in tables.values() if table.size) // 2
@@ -88,10 +96,10 @@ def check_shorter(num_skipped: int, num_requests: int) -> None:
         raise InputError(f"warmup: got {num_skipped:,}, a run has {long}, expected fewer than that")
 
 
-def _table(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _table(runs: Sequence[Waits]) -> np.ndarray:
     """One row a replication, as long as the shortest."""
-    length = min(map(len, rows), default=0)
-    return np.array([row[:length] for row in rows])
+    length = min((len(run.values_s) for run in runs), default=0)
+    return np.array([run.values_s[:length] for run in runs])
 
 
 def mser5(series: np.ndarray) -> int:
@@ -140,13 +148,18 @@ def is_too_short(series: np.ndarray) -> bool:
     return float((deviations[:, 1:] * deviations[:, :-1]).mean()) > _CORRELATED * variance
 
 
-def grows(series: np.ndarray) -> bool:
+def grows(series: np.ndarray, spans_s: Sequence[float]) -> bool:
     """Whether waits grow all the time, so that there is no steady state: work comes faster than it is done.
 
-    ``series`` has one row a replication, three at least. The last quarter's mean is compared with the second one's, by
-    a one-sided paired t test at 1 % over the replications, and must be 1.5 times it: waits under an overload grow in
-    proportion to time, 2.3 times from quarter to quarter. (M/M/1, 2,000 requests, ten replications: at load 0.95
-    and below at most 1 % are found growing, at 1.05 84 %, at 1.2 all.)
+    ``series`` has one row a replication, three at least, whose requests came in ``spans_s``. The last quarter's mean is
+    compared with the second one's, by a one-sided paired t test at 1 % over the replications, and must be 1.5 times it:
+    waits under an overload grow in proportion to time, 2.3 times from quarter to quarter. (M/M/1, 2,000 requests, ten
+    replications: at load 0.95 and below at most 1 % are found growing, at 1.05 84 %, at 1.2 all.)
+
+    They must also have gained a thousandth of the time in between. At ``load`` times what is served the wait of who
+    comes after t is (load - 1) t (a fluid queue: Kleinrock (1976), "Queueing Systems", volume 2, section 2.7), a tenth
+    of that where requests are turns of conversations of ten, which wait for each other: what gains less is no overload
+    by a hundredth, but a start that takes long.
     """
     quarter = series.shape[1] // 4
     if len(series) < 3 or not quarter:
@@ -158,4 +171,5 @@ def grows(series: np.ndarray) -> bool:
         return False
     gained = late - early
     error = float(gained.std(ddof=1)) / math.sqrt(len(gained))
-    return bool(gained.mean() > stats.t.ppf(_GROWTH_LEVEL, len(gained) - 1) * error)
+    least = max(stats.t.ppf(_GROWTH_LEVEL, len(gained) - 1) * error, _GROWTH_RATE * float(np.mean(spans_s)) / 2)
+    return bool(gained.mean() > least)

@@ -24,9 +24,12 @@ _LONGEST_VALUE = 120
 # As many times is called narrower: below it the ratio is shown as 1.0.
 _NARROWER = 1.05
 
-# A tenant that has sent its last by this share of the time in which requests begin is done early; so are all, where the
-# turns of what has begun take the rest of the time.
+# A tenant that has sent its last by this share of the time in which requests begin is done early.
 _ENDS_EARLY = 0.7
+
+# The share of a run's requests that come after the last conversation has begun is how far the load before that falls
+# short of the full one on average: what conversations send late at the end they lack at the beginning.
+_FADING = 0.2
 
 
 def basis(comparison: Comparison) -> str:
@@ -133,8 +136,10 @@ def notes(comparison: Comparison) -> list[str]:
     found = [f"{name} stands for {policy}." for policy, name in comparison.names.items() if name != policy]
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
-    found += _early_end_lines(comparison)
-    found += _long_end_lines(comparison)
+    if comparison.provenance.is_stationary:
+        first = comparison.at_full_load[0]
+        found += early_end_lines(comparison.results[0].last_begun_s())
+        found += cooldown_lines(first.num_cooldown, len(comparison.results[0].requests))
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
     found += _profile_lines(comparison)
@@ -172,12 +177,13 @@ def isolation_lines(comparison: Comparison) -> list[str]:
     return [said]
 
 
-def _early_end_lines(comparison: Comparison) -> list[str]:
-    """That a tenant is done long before another one, so that later requests meet less than the whole load."""
-    last_s = comparison.results[0].last_begun_s()
-    longest_s = max(last_s.values(), default=0.0)
-    early = {tenant: end_s for tenant, end_s in last_s.items() if end_s < _ENDS_EARLY * longest_s}
-    if not comparison.provenance.is_stationary or not early:
+def early_end_lines(last_begun_s: Mapping[str, float]) -> list[str]:
+    """That a tenant is done long before another one (see ``RunResult.last_begun_s``), so that later requests meet less
+    than the whole load.
+    """
+    longest_s = max(last_begun_s.values(), default=0.0)
+    early = {tenant: end_s for tenant, end_s in last_begun_s.items() if end_s < _ENDS_EARLY * longest_s}
+    if not early:
         return []
     when = listed([f"{tenant} has sent its last after {end_s:.3g} s" for tenant, end_s in early.items()])
     said = (
@@ -187,17 +193,20 @@ def _early_end_lines(comparison: Comparison) -> list[str]:
     return [said]
 
 
-def _long_end_lines(comparison: Comparison) -> list[str]:
-    """That conversations go on long after the last has begun, under a load that falls."""
-    first = comparison.results[0]
-    begun_s, last_s = max(first.last_begun_s().values(), default=0.0), float(first.requests["arrival_s"].max())
-    if not comparison.provenance.is_stationary or not begun_s < _ENDS_EARLY * last_s:
+def cooldown_lines(num_cooldown: int, num_requests: int) -> list[str]:
+    """That what follows the last conversation's begin does not count, and whether the load was ever the full one."""
+    if not num_cooldown:
         return []
+    share = num_cooldown / num_requests
     said = (
-        f"The last conversation begins after {begun_s:.4g} s, and what follows comes until {last_s:.4g} s: meanwhile "
-        "the load falls, so that throughput is lower and latencies are better than at the full load. A longer workload "
-        "makes that part smaller."
+        f"A cool-down of {counted(num_cooldown, 'request')} ({share:.0%} of the first run) ends every run and counts "
+        "nowhere: no conversation begins any more, and the load falls."
     )
+    if share > _FADING:
+        said += (
+            " Conversations are long beside the time in which they begin: before that the load is on average about "
+            f"{share:.0%} lower than in the long run, and latencies are better. A longer workload builds up to it."
+        )
     return [said]
 
 

@@ -20,8 +20,7 @@ from simulator.planning.answer import Findings, Stopped
 from simulator.planning.evidence import Evidence, Stage
 from simulator.planning.judging import Verdict
 from simulator.planning.nines import one_more
-from simulator.planning.planner import Deciding, plan, read_rules
-from simulator.planning.search import search
+from simulator.planning.planner import find_answer, plan, read_rules
 from simulator.planning.space import read_space
 from simulator.scenario import load, parse
 from simulator.scenario.plan_spec import target
@@ -372,8 +371,9 @@ def test_the_ready_scenario_shows_what_the_readme_says() -> None:
     """Four instances are the cheapest of 16 settings, and fewer are shown to miss a target."""
     described = load(SHIPPED / "plan_chat.yaml")
     rules, space = read_rules(described), read_space(described, described.plan)
-    evidence, judged = Evidence(Processes(1)), {}
-    search(space, Deciding(rules, evidence, judged))
+    findings = Findings(None, space, rules, Evidence(Processes(1)))  # type: ignore[arg-type]
+    find_answer(findings)
+    judged = findings.judgements
     met = [one.candidate for one in judged.values() if one.verdict == Verdict.MEETS]
     assert len(space.candidates) == 16
     assert min(one.cost for one in met) == 4 * 2.5

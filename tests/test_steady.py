@@ -25,7 +25,7 @@ from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
 from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import SteadyState, grows, half_of_each, is_too_short, judge, mser5
+from simulator.steady import SteadyState, Waits, grows, half_of_each, is_too_short, judge, mser5
 from simulator.streams import stream
 from simulator.wording import notes
 
@@ -147,9 +147,23 @@ def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unl
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
     rng = stream(4, "overload")
     for rho, least, most in ((1.2, 1.0, 1.0), (0.9, 0.0, 0.02)):
-        found = np.mean([grows(waits(1, rho, (10, 2_000), rng)) for _ in range(50)])
+        found = np.mean([grows(waits(1, rho, (10, 2_000), rng), [2_000 / rho] * 10) for _ in range(50)])
         assert least <= found <= most, rho
-    assert not grows(waits(1, 1.2, (2, 2_000), rng)), "two replications cannot tell"
+    assert not grows(waits(1, 1.2, (2, 2_000), rng), [2_000 / 1.2] * 2), "two replications cannot tell"
+
+
+def test_waits_that_rise_with_a_long_start_are_no_overload():
+    """From 10 to 50 ms within an hour; an overload by 2 % would have everybody wait for a minute by then."""
+    rng = stream(9, "start")
+    rising_s = np.linspace(0.01, 0.05, 4_000) + rng.normal(0, 0.002, (8, 4_000))
+    assert not grows(rising_s, [3_600.0] * 8)
+    assert grows(rising_s, [10.0] * 8)
+    overload_s = np.linspace(0, 0.02 * 3_600, 4_000) + rng.normal(0, 0.002, (8, 4_000))
+    assert grows(overload_s, [3_600.0] * 8)
+
+
+def watched(rows) -> list[Waits]:
+    return [Waits(row, float(len(row))) for row in rows]
 
 
 def test_of_a_run_without_requests_nothing_is_told():
@@ -177,8 +191,8 @@ def test_of_runs_that_differ_in_length_no_more_than_half_of_the_shortest_is_cut(
     short = [rng.normal(10, 1, 1_000) for _ in range(5)]
     long = [rng.normal(10, 1, 2_000) + np.where(np.arange(2_000) < 900, 8.0, 0.0) for _ in range(5)]
     assert mser5(np.mean(long, axis=0)) >= 900
-    assert judge({"before": short, "after": long}).num_skipped == 500
-    assert judge({"after": long}).num_skipped >= 900
+    assert judge({"before": watched(short), "after": watched(long)}).num_skipped == 500
+    assert judge({"after": watched(long)}).num_skipped >= 900
 
 
 def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
@@ -186,12 +200,13 @@ def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
     rng = stream(6, "judge")
     warm = [rng.normal(10, 1, 3_000) for _ in range(5)]
     cold = [row + np.where(np.arange(3_000) < 200, 9.0, 0.0) for row in warm]
-    found = judge({"warm": warm, "cold": cold})
+    both = {"warm": watched(warm), "cold": watched(cold)}
+    found = judge(both)
     assert found.method == "MSER-5"
     assert 200 <= found.num_skipped == max(mser5(np.mean(rows, axis=0)) for rows in (warm, cold))
-    assert judge({"warm": warm, "cold": cold}, 17) == SteadyState(17, "given")
-    assert judge({"warm": warm, "cold": cold}, is_stationary=False) == SteadyState()
-    assert judge({"warm": warm[:1], "cold": cold[:1]}) == SteadyState(), "never per run"
+    assert judge(both, 17) == SteadyState(17, "given")
+    assert judge(both, is_stationary=False) == SteadyState()
+    assert judge({name: runs[:1] for name, runs in both.items()}) == SteadyState(), "never per run"
 
 
 SCENARIO = """
@@ -240,9 +255,8 @@ def test_a_tenant_that_is_done_early_is_named(tmp_path, num_requests, is_said):
     assert all("second has sent its last after" in line for line in said)
 
 
-@pytest.mark.parametrize(("think_time", "is_said"), [("100 s", True), ("1 s", False)])
-def test_conversations_that_go_on_after_the_last_has_begun_are_named(tmp_path, think_time, is_said):
-    """40 begin within 20 s and take three turns: with 100 s between these, most of the run is under a fading load."""
+def conversations(tmp_path, think_time: str, **changes: Any) -> Comparison:
+    """40 begin within 20 s and take three turns each."""
     path = tmp_path / "steady.yaml"
     path.write_text(SCENARIO.replace("RATE", "2"))
     talks = {
@@ -254,10 +268,33 @@ def test_conversations_that_go_on_after_the_last_has_begun_are_named(tmp_path, t
         "output_tokens": 20,
         "think_time": think_time,
     }
+    changes = {"replications": 2, "warmup": 0, **changes}
     tenants = [{"name": "chat", "conversations": talks}]
-    found = load(path).with_changes({("workload", "tenants"): tenants, ("replications",): 2})
-    said = [line for line in notes(compare(found, jobs=1)) if line.startswith("The last conversation begins after")]
-    assert bool(said) is is_said
+    found = load(path).with_changes({("workload", "tenants"): tenants} | {(key,): changes[key] for key in changes})
+    return compare(found, jobs=1)
+
+
+@pytest.mark.parametrize(("think_time", "is_long"), [("100 s", True), ("1 s", False)])
+def test_turns_that_come_after_the_last_conversation_has_begun_do_not_count(tmp_path, think_time, is_long):
+    """With 100 s between turns two thirds come then, under a fading load: half of the run is kept, and it is said."""
+    comparison = conversations(tmp_path, think_time)
+    (line,) = [line for line in notes(comparison) if line.startswith("A cool-down of ")]
+    assert ("Conversations are long beside the time" in line) is is_long
+    for whole, counted in zip(comparison.results, comparison.counted, strict=True):
+        rows, begins = whole.requests, whole.requests.drop_duplicates("session")
+        late = rows["arrival_s"] > max(begins["arrival_s"].max(), rows["arrival_s"].median())
+        assert counted.num_cooldown == late.sum() > 0
+        assert counted.requests["ttft_s"].tolist() == rows["ttft_s"][~late].tolist()
+    assert conversations(tmp_path, think_time, replications=1).counted[0].num_cooldown == 0, "a run is the thing itself"
+
+
+def test_what_is_counted_of_conversations_is_the_load_of_the_long_run(tmp_path):
+    """2 conversations of 3 turns begin a second: 6 requests a second, from when the first ones end."""
+    comparison = conversations(tmp_path, "1 s", warmup=15)
+    for counted in comparison.counted:
+        assert len(counted.requests) / counted.arriving_s == pytest.approx(6, rel=0.05)
+    for whole in comparison.results:
+        assert len(whole.requests) / whole.arriving_s < 5.7
 
 
 def test_the_ceiling_of_all_requests_says_that_it_counts_the_warm_up(tmp_path):
@@ -280,9 +317,10 @@ def test_a_warm_up_that_nobody_stated_leaves_every_tenant_half_of_its_requests()
     most = half_of_each(sender)
     assert most == 30
     assert (sender[:most] == "short").sum() == (sender[most:] == "short").sum()
-    assert judge({"": [series, series]}).num_skipped >= 100
-    assert judge({"": [series, series]}, most=most).num_skipped == most
-    assert judge({"": [series, series]}, warmup=80, most=most).num_skipped == 80
+    runs = {"": watched([series, series])}
+    assert judge(runs).num_skipped >= 100
+    assert judge(runs, most=most).num_skipped == most
+    assert judge(runs, warmup=80, most=most).num_skipped == 80
 
 
 @pytest.mark.parametrize(("warmup", "is_said"), [(200, True), (20, False)])

@@ -628,7 +628,7 @@ def test_the_warm_up_is_that_of_the_scenario_as_it_is_and_counts_in_no_run(tmp_p
     described = loaded()
     runs = [experiment.run(described, router="round_robin", replication=number, draws_profile=True)
             for number in range(5)]  # fmt: skip
-    cut = judge({"": [one.first_token_series() for one in runs]}).num_skipped
+    cut = judge({"": [one.waits() for one in runs]}).num_skipped
     assert cut > 0
     found = swept_under_load(tmp_path, described, "cluster.instances=2,3")
     assert found.num_skipped == [cut] * 4

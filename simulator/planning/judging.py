@@ -15,8 +15,8 @@ requests a run (with Student's interval up to 12 %), and 2 to 5 % with 10,000, w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -26,7 +26,7 @@ from simulator.planning.evidence import Evidence
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.steady import check_shorter, half_of_each
+from simulator.steady import SteadyState, check_shorter, half_of_each
 from simulator.steady import judge as steady_state
 
 FIRST_LOOK = 4
@@ -110,7 +110,7 @@ class Judgement:
 @dataclass(frozen=True)
 class Rules:
     """When something counts as shown: targets, confidence, how many replications there may be, and how a warm-up is
-    found (see ``steady.judge``).
+    found (see ``steady.judge``). ``shared_warmup``: how many requests it is for all settings, where that is known.
     """
 
     targets: tuple[Target, ...]
@@ -118,6 +118,7 @@ class Rules:
     most_replications: int
     warmup: int | str
     is_stationary: bool
+    shared_warmup: int | None = None
 
     @property
     def looks(self) -> list[int]:
@@ -148,9 +149,7 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
     """What these replications, two at least, tell of the setting: nothing before there are as many as the first look
     has. Raises InputError for a target about nothing, and for a warm-up as long as a run.
     """
-    series = {"": [outcome.warmup_series for outcome in outcomes]}
-    most = min(half_of_each(outcome.tenant) for outcome in outcomes)
-    steady = steady_state(series, rules.warmup, is_stationary=rules.is_stationary, most=most)
+    steady = _steady_state({"": outcomes}, rules)
     is_looked_at = len(outcomes) >= rules.looks[0]
     unstable, too_short, skipped = bool(steady.unstable), is_looked_at and bool(steady.too_short), steady.num_skipped
     if number := min(len(outcome.within) for outcome in outcomes):
@@ -166,6 +165,23 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
     else:
         verdict = Verdict.MEETS
     return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, skipped)
+
+
+def shared_warmup(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> int:
+    """How many first requests count in none of these settings, which are compared (see ``steady.judge``)."""
+    return _steady_state(runs, replace(rules, shared_warmup=None)).num_skipped
+
+
+def _steady_state(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> SteadyState:
+    """Of several settings, each with its replications. Another load may have fewer requests, of which a warm-up that
+    was found leaves half.
+    """
+    most = min((half_of_each(outcome.tenant) for outcomes in runs.values() for outcome in outcomes), default=0)
+    warmup = rules.warmup
+    if warmup == "auto" and rules.shared_warmup is not None:
+        warmup = min(rules.shared_warmup, most)
+    series = {name: [outcome.waits for outcome in outcomes] for name, outcomes in runs.items()}
+    return steady_state(series, warmup, is_stationary=rules.is_stationary, most=most)
 
 
 def meets(rules: Rules, outcome: Outcome, num_skipped: int) -> bool:

@@ -18,20 +18,23 @@ from simulator import experiment
 from simulator.result import RunResult
 from simulator.scenario import Scenario
 from simulator.scenario.plan_spec import LATENCIES, Target
+from simulator.steady import Waits
 
 
 @dataclass
 class Outcome:
-    """One setting in one replication. ``latencies_s``: by name, a number a request in order of arrival; ``within``:
-    whether it finished within its tenant's own targets; ``tenant``: who sent it, along ``tenants``. ``warmup_series``
-    is what a steady state is looked for in (see ``RunResult.first_token_series``). ``facts`` are of the whole run.
+    """One setting in one replication, without its cool-down. ``latencies_s``: by name, a number a request in order of
+    arrival; ``within``: whether it finished within its tenant's own targets; ``tenant``: who sent it, along
+    ``tenants``. In ``waits`` a steady state is looked for. ``last_begun_s``: see ``RunResult``. ``facts`` are of the
+    whole run.
     """
 
     tenants: tuple[str, ...]
     tenant: np.ndarray
     latencies_s: dict[str, np.ndarray]
     within: np.ndarray
-    warmup_series: np.ndarray
+    waits: Waits
+    last_begun_s: dict[str, float]
     facts: dict[str, float]
     refusals: dict[str, int]
     versions: dict[str, str]
@@ -78,7 +81,9 @@ def _versions() -> dict[str, str]:
 
 def reduced(result: RunResult, num_seats: int, *, is_stationary: bool) -> Outcome:
     """The outcome of a run whose instances have ``num_seats`` each; ``is_stationary`` is the workload's."""
-    rows = result.requests.sort_values("arrival_s", kind="stable")
+    counted = result.before_cooldown() if is_stationary else result
+    waits = counted.waits()
+    rows = counted.requests.sort_values("arrival_s", kind="stable")
     finished = (rows["state"] == "finished").to_numpy()
     latencies_s = {}
     for name in LATENCIES:
@@ -87,13 +92,16 @@ def reduced(result: RunResult, num_seats: int, *, is_stationary: bool) -> Outcom
         late = np.isnan(values) & (~finished if name in ("tpot", "e2e") else True)
         values[late] = np.inf
         latencies_s[name] = values.astype(np.float32)
+    last_begun_s = result.last_begun_s()
     return Outcome(
         tenants=result.tenants,
         tenant=rows["tenant"].cat.codes.to_numpy(),
         latencies_s=latencies_s,
         within=_within(result, rows, finished),
-        warmup_series=result.first_token_series().astype(np.float32),
-        facts=_facts(result, num_seats, is_stationary),
+        waits=Waits(waits.values_s.astype(np.float32), waits.span_s),
+        last_begun_s=last_begun_s,
+        facts=_facts(result, num_seats, max(last_begun_s.values(), default=0.0) if is_stationary else None)
+        | {"num_cooldown": float(counted.num_cooldown)},
         refusals=result.refusals(),
         versions=_versions(),
     )
@@ -108,17 +116,17 @@ def _within(result: RunResult, rows: pd.DataFrame, finished: np.ndarray) -> np.n
     return met
 
 
-def _facts(result: RunResult, num_seats: int, is_stationary: bool) -> dict[str, float]:
+def _facts(result: RunResult, num_seats: int, begun_s: float | None) -> dict[str, float]:
     """Rates of the time in which requests arrive, and how far each resource is used; NaN without such a time.
 
-    At one rate that time ends where the last conversation begins: all of the conversations' tokens over the time in
-    which these begin is what a long run has in a second, while turns that come later meet a load that falls.
+    At one rate that time ends where the last conversation begins, at ``begun_s``: all of the conversations' tokens over
+    the time in which these begin is what a long run has in a second, while turns that come later meet a load that
+    falls.
     """
     rows = result.requests
     finished = rows[rows["state"] == "finished"]
     last_s, first_s = float(rows["arrival_s"].max()), float(rows["arrival_s"].min())
-    if is_stationary:
-        last_s = max(result.last_begun_s().values(), default=first_s)
+    last_s = last_s if begun_s is None else max(begun_s, first_s)
     time_s = last_s - first_s or math.nan
     output, prompt = float(finished["num_output_tokens"].sum()), float(finished["num_prompt_tokens"].sum())
     found = {

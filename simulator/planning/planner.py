@@ -11,7 +11,7 @@ from simulator.executors import Executor
 from simulator.planning.answer import Draws, Findings, Stopped
 from simulator.planning.evidence import Evidence, OutOfBudget, Stage
 from simulator.planning.headroom import Headroom, LoadPoint, headroom, why_not
-from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge, meets
+from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge, meets, shared_warmup
 from simulator.planning.nines import Nines, one_more, too_few
 from simulator.planning.outcome import Outcome
 from simulator.planning.search import fewest_from, search
@@ -64,8 +64,7 @@ def plan(
     evidence = Evidence(executor, _spec(scenario).budget, progress)
     findings = Findings(experiment.describe(scenario), space, rules, evidence)
     try:
-        deciding = Deciding(rules, evidence, findings.judgements)
-        search(space, deciding, deciding.strain)
+        find_answer(findings)
         if findings.answer is not None:
             evidence.stage = Stage.OPTIONS
             _look_at_ties(findings, findings.answer.candidate)
@@ -74,12 +73,39 @@ def plan(
         findings.stopped = Stopped.BUDGET
     except KeyboardInterrupt:
         findings.stopped = Stopped.INTERRUPTED
+    if not findings.is_searched:
+        _share_warmup(findings)
     for candidate in space.candidates:
         # What was under way when it ended.
         outcomes = evidence.of(candidate)
         if candidate.place not in findings.judgements and len(outcomes) > 1:
-            findings.judgements[candidate.place] = judge(candidate, rules, outcomes)
+            findings.judgements[candidate.place] = judge(candidate, findings.rules, outcomes)
     return findings
+
+
+def find_answer(findings: Findings) -> None:
+    """Search until every setting that was looked at was decided with one warm-up: the longest of theirs. Each round has
+    the runs of those before.
+    """
+    is_shared = False
+    while not is_shared:
+        deciding = Deciding(findings.rules, findings.evidence, findings.judgements)
+        search(findings.space, deciding, deciding.strain)
+        is_shared = _share_warmup(findings)
+
+
+def _share_warmup(findings: Findings) -> bool:
+    """Whether all was judged with the warm-up that all runs so far tell; where not, nothing is judged any more, and the
+    next is.
+    """
+    candidates, rules = findings.space.candidates, findings.rules
+    runs = {str(one.place): findings.evidence.of(one) for one in candidates}
+    found = shared_warmup({name: of for name, of in runs.items() if len(of) >= rules.looks[0]}, rules)
+    if found == rules.shared_warmup:
+        return True
+    findings.rules = replace(rules, shared_warmup=found)
+    findings.judgements.clear()
+    return False
 
 
 def read_rules(scenario: Scenario) -> Rules:

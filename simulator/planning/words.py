@@ -10,7 +10,7 @@ from simulator.planning.headroom import binding
 from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.wording import basis_of
+from simulator.wording import basis_of, cooldown_lines, early_end_lines, warmup_line
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _MOST_LISTED = 4
@@ -78,6 +78,7 @@ def notes(findings: Findings) -> Iterator[str]:
         yield f"Ended early ({findings.stopped}) during {findings.stage}: what follows is what is known by then."
     if findings.answer is not None:
         yield certainty(findings)
+    yield from _counted(findings)
     yield from _draws(findings)
     yield from _headroom(findings)
     yield from _nines(findings)
@@ -157,6 +158,20 @@ def _cautions(findings: Findings) -> Iterator[str]:
     workload = findings.provenance.workload
     if "this trace only" in workload:
         yield f"What is shown is shown for this trace only ({workload})."
+
+
+def _counted(findings: Findings) -> Iterator[str]:
+    """What of the runs of the answer, or of the closest, does not count or is not under the full load."""
+    shown, rules = findings.answer or findings.closest, findings.rules
+    if shown is None:
+        return
+    if shown.num_skipped:
+        how = "found by MSER-5 over all settings" if rules.warmup == "auto" else "as the scenario says"
+        yield warmup_line(shown.num_skipped, how)
+    if rules.is_stationary:
+        first = findings.evidence.of(shown.candidate)[0]
+        yield from early_end_lines(first.last_begun_s)
+        yield from cooldown_lines(int(first.facts["num_cooldown"]), int(first.facts["num_requests"]))
 
 
 def _effort(findings: Findings) -> str:

@@ -60,9 +60,10 @@ class Findings:
     def unstable(self) -> frozenset[int]:
         """Places of the settings under overload (see ``steady.grows``): their waits are as long as the run."""
         quarters = np.stack([self._column(f"ttft_quarter{place}_s") for place in (1, 2, 3, 4)], axis=2)
+        spans_s = self._column("arriving_s")
         return frozenset(
             place for place, point in enumerate(self.design.points)
-            if point.scenario.workload.is_stationary and grows(quarters[place])
+            if point.scenario.workload.is_stationary and grows(quarters[place], spans_s[place])
         )  # fmt: skip
 
     @property

@@ -23,7 +23,7 @@ from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
 from simulator.terminal import bare_table, print_table
-from simulator.wording import basis_of, warmup_line
+from simulator.wording import basis_of, cooldown_lines, warmup_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,9 @@ def notes(findings: Findings) -> list[str]:
             found.append(f"{number:,} of {sent:,} requests over all settings were {what}: latencies are of the others.")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
-    return [*found, *_warmup(findings)]
+    first = findings.rows[0]
+    whole = sum(int(first[name]) for name in ("num_requests", "num_skipped", "num_cooldown"))
+    return [*found, *_warmup(findings), *cooldown_lines(int(first["num_cooldown"]), whole)]
 
 
 def _warmup(findings: Findings) -> list[str]:

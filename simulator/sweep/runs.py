@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulator import experiment
 from simulator.executors import Executor
 from simulator.result import RunResult
@@ -21,6 +23,7 @@ from simulator.sweep.row_store import Key, RowStore, locked
 from simulator.uncertainty import uncertainty_of
 
 ROWS = "rows"
+_KIND = 2  # goes up with every change in what a row has or means
 
 
 def run(
@@ -65,6 +68,7 @@ def identity(scenario: Scenario, design: Design, *, draws_profile: bool) -> dict
         "scenario": scenario.changed(replications=1).digest,
         "input": _inputs(scenario),
         "version": experiment.versions(),
+        "kind of rows": _KIND,
         "use of the profile": "errors drawn" if draws_profile else "as fitted",
         "set of varied keys": [axis.name for axis in design.axes],
         "kind of values": ["number" if axis.is_plain else "text" for axis in design.axes],
@@ -107,15 +111,19 @@ def simulate(task: tuple[Scenario, int, int, bool]) -> tuple[dict[str, str], dic
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
+    if scenario.workload.is_stationary:
+        result = result.before_cooldown()
     return workers.versions(), _numbers(result, warmup.without(result, scenario, num_skipped))
 
 
-def _numbers(whole: RunResult, counted: RunResult) -> dict[str, float]:
-    """Of what counts, but for what tells an overload."""
-    found = {"num_skipped": _number(len(whole.requests) - len(counted.requests))}
+def _numbers(uncut: RunResult, counted: RunResult) -> dict[str, float]:
+    """Of what counts, but for what tells an overload, in which the warm-up counts too."""
+    found = {"num_skipped": float(counted.num_skipped), "num_cooldown": float(counted.num_cooldown)}
     found |= {name: _number(value) for name, value in counted.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in counted.support_s().items()}
-    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(whole), start=1)}
+    waits = uncut.waits()
+    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(waits.values_s), start=1)}
+    found["arriving_s"] = waits.span_s
     for tenant in counted.by_tenant() if any(counted.targets_s) else ():
         for name in ("within_targets", "goodput"):
             if name in tenant:
@@ -123,9 +131,8 @@ def _numbers(whole: RunResult, counted: RunResult) -> dict[str, float]:
     return found
 
 
-def _quarters(result: RunResult) -> list[float]:
-    """Mean TTFT of each quarter of the requests, by arrival: from it ``steady.grows`` tells an overload."""
-    series = result.first_token_series()
+def _quarters(series: np.ndarray) -> list[float]:
+    """Mean of each quarter of the series: from it ``steady.grows`` tells an overload."""
     size = len(series) // 4
     return [float(series[place * size : (place + 1) * size].mean()) if size else float("nan") for place in range(4)]
 

@@ -7,13 +7,11 @@ varied, in which order and where.
 
 from __future__ import annotations
 
-import numpy as np
-
 from simulator import experiment
 from simulator.executors import Executor
 from simulator.result import RunResult
 from simulator.scenario import Scenario
-from simulator.steady import judge
+from simulator.steady import Waits, judge
 from simulator.sweep import workers
 
 NUM_REPLICATIONS = 5
@@ -33,21 +31,22 @@ def find(scenario: Scenario, executor: Executor, *, draws_profile: bool) -> int:
     return judge({"": runs}, most=min(mosts)).num_skipped
 
 
-def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], tuple[np.ndarray, int]]:
-    """The versions that ran a replication, with the profile's errors drawn or not; one number a request, and how many
-    of these a warm-up may be.
+def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], tuple[Waits, int]]:
+    """The versions that ran a replication, with the profile's errors drawn or not; its waits, and how many requests a
+    warm-up may be.
     """
     scenario, replication, draws_profile = task
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    return workers.versions(), (result.first_token_series(), result.most_skipped)
+    result = result.before_cooldown()
+    return workers.versions(), (result.waits(), result.most_skipped)
 
 
 def without(result: RunResult, scenario: Scenario, num_skipped: int) -> RunResult:
     """The run of a setting without its warm-up: as many requests as are stated or, where they were found, no more than
-    half of each tenant's, and none where that has no steady state. Raises InputError for a stated warm-up as long as
-    the run.
+    half of each tenant's, and none where that has no steady state. ``result`` has no cool-down any more. Raises
+    InputError for a stated warm-up as long as the run.
     """
     if scenario.warmup == "auto":
         num_skipped = min(num_skipped, result.most_skipped) if scenario.workload.is_stationary else 0
