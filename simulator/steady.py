@@ -23,7 +23,7 @@ from simulator.errors import InputError
 from simulator.statistics import t_interval
 
 _BATCH = 5  # MSER-5's
-_LEAST = 20 * _BATCH  # of fewer requests nothing can be said
+LEAST_REQUESTS = 20 * _BATCH  # of fewer nothing can be said
 _NUM_BATCHES = 20
 _CORRELATED = 0.3
 _NARROW = 0.1
@@ -69,7 +69,7 @@ def judge(
     nothing is found: then a run is not a sample of a long one but the thing itself.
     """
     tables = {name: _table(rows) for name, rows in series.items()}
-    judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= _LEAST}
+    judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= LEAST_REQUESTS}
     if not is_stationary or not judged:
         return SteadyState(*((0, "none") if warmup == "auto" else (int(warmup), "given")))
     unstable = frozenset(name for name, table in judged.items() if grows(table, [one.span_s for one in series[name]]))
@@ -77,7 +77,7 @@ def judge(
     longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
     half = min(table.shape[1] for table in tables.values() if table.size) // 2
     cut = min(longest, half, half if most is None else most) if warmup == "auto" else int(warmup)
-    too_short = frozenset(name for name, table in stable.items() if is_too_short(table[:, cut:]))
+    too_short = frozenset(name for name, table in stable.items() if is_too_short(list(map(batches, table[:, cut:]))))
     return SteadyState(cut, "MSER-5" if warmup == "auto" else "given", unstable, too_short)
 
 
@@ -108,7 +108,7 @@ def mser5(series: np.ndarray) -> int:
     The cut minimises the squared standard error of what is left, in means of five; it is at most half of the series,
     and 0 where there are fewer than 100 observations.
     """
-    if len(series) < _LEAST:
+    if len(series) < LEAST_REQUESTS:
         return 0
     number = len(series) // _BATCH
     means = np.asarray(series[: number * _BATCH], dtype=float).reshape(number, _BATCH).mean(axis=1)
@@ -119,33 +119,51 @@ def mser5(series: np.ndarray) -> int:
     return int(np.argmin(statistic[: number // 2 + 1])) * _BATCH
 
 
-def is_too_short(series: np.ndarray) -> bool:
-    """Whether the run is too short for its load: an interval for the long-run mean would cover it too seldom.
-
-    ``series`` has one row a replication. Twenty batches of each are compared: where neighbouring means are correlated
-    by more than 0.3 a batch is about one relaxation time of the queue or less, the run twenty at most, and its mean
-    rests on a few busy periods. (M/M/1, ten replications: with 2,000 requests at load 0.9, where a 95 % interval covers
-    84 %, 97 of 100 are found too short; with 10,000 at load 0.8, where it covers 93 %, none is.) Deviations are from
-    the mean of their own replication: each may have a profile of its own, and would then be above or below the others
-    throughout, however long it is. An interval within 10 % of the mean is let pass, and one that would be if
-    replications differed no more than batches do: replications are independent, so that slow waits cost coverage only
-    where they are many. Of a run of which nothing is left nothing can be told.
+class Batches(NamedTuple):
+    """Of the waits of one run: their mean, and of the means of twenty batches of them how these vary (the variance, and
+    the mean product of neighbours' deviations). NaN without waits, or with fewer than batches.
     """
-    if not series.shape[1]:
+
+    mean: float
+    variance: float
+    covariance: float
+
+
+def batches(waits_s: np.ndarray) -> Batches:
+    """One run's waits, in order of arrival, reduced to what `is_too_short` asks of it."""
+    mean = float(waits_s.mean()) if len(waits_s) else math.nan
+    size = len(waits_s) // _NUM_BATCHES
+    if not size:
+        return Batches(mean, math.nan, math.nan)
+    means = np.asarray(waits_s[: size * _NUM_BATCHES], dtype=float).reshape(_NUM_BATCHES, size).mean(axis=1)
+    deviations = means - means.mean()
+    return Batches(mean, float((deviations**2).mean()), float((deviations[1:] * deviations[:-1]).mean()))
+
+
+def is_too_short(runs: Sequence[Batches]) -> bool:
+    """Whether runs are too short for their load: an interval for the long-run mean would cover it too seldom.
+
+    ``runs`` are replications. Twenty batches of each are compared: where neighbouring means are correlated by more
+    than 0.3 a batch is about one relaxation time of the queue or less, the run twenty at most, and its mean rests
+    on a few busy periods. (M/M/1, ten replications: with 2,000 requests at load 0.9, where a 95 % interval covers
+    84 %, 97 of 100 are found too short; with 10,000 at load 0.8, where it covers 93 %, none is.) Deviations are
+    from the mean of their own replication: each may have a profile of its own, and would then be above or below the
+    others throughout, however long it is. An interval within 10 % of the mean is let pass, and one that would be if
+    replications differed no more than batches do: replications are independent, so that slow waits cost coverage
+    only where they are many. Of a run of which nothing is left nothing can be told.
+    """
+    levels, variances, covariances = np.array(runs).T
+    if np.isnan(levels).any():
         return True
-    level = series.mean(axis=1)
-    share = t_interval(level).half_width_share
+    share = t_interval(levels.tolist()).half_width_share
     if share <= _NARROW:
         return False
-    size = series.shape[1] // _NUM_BATCHES
-    if not size:
+    if np.isnan(variances).any():
         return True
-    means = series[:, : size * _NUM_BATCHES].reshape(len(series), _NUM_BATCHES, size).mean(axis=2)
-    deviations = means - means.mean(axis=1, keepdims=True)
-    variance = float((deviations**2).mean())
-    if share * math.sqrt(variance) / float(level.std(ddof=1)) <= _NARROW:
+    variance = float(variances.mean())
+    if share * math.sqrt(variance) / float(levels.std(ddof=1)) <= _NARROW:
         return False
-    return float((deviations[:, 1:] * deviations[:, :-1]).mean()) > _CORRELATED * variance
+    return float(covariances.mean()) > _CORRELATED * variance
 
 
 def grows(series: np.ndarray, spans_s: Sequence[float]) -> bool:

@@ -25,7 +25,7 @@ from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
 from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import SteadyState, Waits, grows, half_of_each, is_too_short, judge, mser5
+from simulator.steady import SteadyState, Waits, batches, grows, half_of_each, is_too_short, judge, mser5
 from simulator.streams import stream
 from simulator.wording import notes
 
@@ -45,6 +45,11 @@ def waits(num_servers: int, load: float, shape: tuple[int, int], rng: np.random.
         if num_servers > 1:
             free_in.sort(axis=1)
     return found
+
+
+def short(series: np.ndarray) -> bool:
+    """Whether runs with these waits, one row a replication, are too short."""
+    return is_too_short([batches(row) for row in series])
 
 
 def must_wait(num_servers: int, load: float) -> float:
@@ -84,7 +89,7 @@ def test_intervals_of_mean_and_p90_wait_cover(num_servers, fixed, load):
             drawn = waits(num_servers, load, (together * NUM_REPLICATIONS, 10_000), rng, fixed)
         found = drawn[number % together * NUM_REPLICATIONS :][:NUM_REPLICATIONS]
         found = found[:, mser5(found.mean(axis=0)) :]
-        num_short += is_too_short(found)
+        num_short += short(found)
         for which, values in enumerate((found.mean(axis=1), np.percentile(found, 90, axis=1))):
             estimate = t_interval(values)
             covered[which] += abs(estimate.mean - truth[which]) <= estimate.half_width
@@ -128,9 +133,9 @@ def test_the_simulator_is_the_recursion(num_servers):
 def test_a_run_too_short_for_its_load_is_found():
     """M/M/1 at load 0.9 with 2,000 requests: nearly always; at 0.8 with 10,000: nearly never."""
     rng = stream(3, "short")
-    short = [is_too_short(waits(1, 0.9, (10, 2_000), rng)) for _ in range(60)]
-    long = [is_too_short(waits(1, 0.8, (10, 10_000), rng)) for _ in range(20)]
-    assert np.mean(short) > 0.93
+    found = [short(waits(1, 0.9, (10, 2_000), rng)) for _ in range(60)]
+    long = [short(waits(1, 0.8, (10, 10_000), rng)) for _ in range(20)]
+    assert np.mean(found) > 0.93
     assert not any(long)
 
 
@@ -138,10 +143,10 @@ def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unl
     """The same waits, 0.6 to 1.6 times as long in each replication: what no longer run would change."""
     rng = stream(8, "levels")
     levels = np.geomspace(0.6, 1.6, 10)[:, None]
-    assert not any(is_too_short(levels * waits(1, 0.8, (10, 10_000), rng)) for _ in range(10))
-    assert np.mean([is_too_short(levels * waits(1, 0.9, (10, 2_000), rng)) for _ in range(30)]) > 0.8
+    assert not any(short(levels * waits(1, 0.8, (10, 10_000), rng)) for _ in range(10))
+    assert np.mean([short(levels * waits(1, 0.9, (10, 2_000), rng)) for _ in range(30)]) > 0.8
     slow = 1 + 0.02 * np.sin(np.linspace(0, 20, 2_000)) + rng.normal(0, 0.01, (10, 2_000))
-    assert not is_too_short(levels * slow), "however slowly, 2 % up and down is not what the interval is of"
+    assert not short(levels * slow), "however slowly, 2 % up and down is not what the interval is of"
 
 
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
@@ -167,7 +172,7 @@ def watched(rows) -> list[Waits]:
 
 
 def test_of_a_run_without_requests_nothing_is_told():
-    assert is_too_short(np.empty((4, 0)))
+    assert short(np.empty((4, 0)))
 
 
 def test_mser5_cuts_a_start_that_is_not_like_the_rest_and_nothing_else():

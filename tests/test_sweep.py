@@ -818,3 +818,20 @@ def test_differences_are_paired_by_replication(tmp_path: Path) -> None:
     assert found.best == best
     expected = paired_difference("ttft_p90_s", "", "", values[1 - best], values[best])
     assert found.differences[1 - best].estimate == expected.estimate
+
+
+def test_runs_too_short_for_their_load_are_those_of_a_comparison_and_get_no_interval(tmp_path: Path) -> None:
+    """The seats of one instance do not serve what comes, those of two with hardly a pause, those of three at ease."""
+    described = loaded("warmup: 0\n", replications=4)
+    found = swept_under_load(tmp_path, described, "cluster.instances=1,2,3")
+    for place, number in enumerate((1, 2, 3)):
+        compared = experiment.compare(described.with_changes({("cluster", "instances"): number}), jobs=1)
+        assert bool(compared.steady_state.too_short) is (place in found.too_short), number
+        assert bool(compared.steady_state.unstable) is (place in found.unstable), number
+        estimate = found.estimate(place, "ttft_p90_s")
+        assert (estimate is None) is (place in found.unstable)
+        assert (estimate is None or estimate.half_width is None) is (place in found.unstable | found.too_short)
+    assert (found.unstable, found.too_short) == ({0}, {1})
+    assert (found.best, found.differences[1].adjusted_p, found.differences[1].estimate.half_width) == (2, None, None)
+    said = "Runs are too short for the load, so that means stand without an interval: cluster.instances=2. Send more"
+    assert any(line.startswith(said) for line in notes(found))

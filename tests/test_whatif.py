@@ -337,6 +337,21 @@ def test_a_trace_comes_faster_and_users_become_more() -> None:
     ]
 
 
+def test_what_is_the_same_in_every_replication_is_said_and_not_called_no_change() -> None:
+    """A trace in turn to two instances or to one: times vary with the drawn profile, hits do not, and differ."""
+    described = yaml.safe_load(TEXT)
+    trace = {"format": "mooncake", "path": TRACE, "limit": 60}
+    described["workload"]["tenants"] = [{"name": "replayed", "trace": trace}]
+    scenario = parse(yaml.safe_dump(described | {"routing": ["round_robin"]})).changed(replications=4)
+    (case,) = ask(scenario, ["instances=-1"])
+    comparison = experiment.compare(compared(scenario, (case,)), jobs=1)
+    before, after = (100 * mean(comparison, side, "hit_rate") for side in (BEFORE, case.label))
+    assert after > before
+    said = sentence(comparison, case)
+    assert f"hit rate goes from {before:.3g} to {after:.3g} %, by as much in every replication" in said
+    assert not any("hit rate" in part for part in said.split("; ") if part.startswith("no change is shown"))
+
+
 def test_another_tenant_leaves_the_others_as_they_were_and_has_draws_of_its_own() -> None:
     comparison, cases = answered(small(), "with=chat")
     old, new = (comparison.results[place].requests for place in (0, 2))

@@ -6,20 +6,22 @@ over all pairs of settings, as if every pair had been asked for. Against a setti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from simulator.statistics import Difference, holm, paired_difference
+from simulator.statistics import TOO_SHORT, Difference, holm, paired_difference
 
 
 def against(
-    values: np.ndarray, reference: int, labels: Sequence[str], metric: str, *, chosen_from_these: bool
-) -> dict[int, Difference]:
+    values: np.ndarray, reference: int, labels: Sequence[str], metric: str, withheld: Collection[int] = (),
+    *, chosen_from_these: bool,
+) -> dict[int, Difference]:  # fmt: skip
     """The difference of each setting from the reference, by its place, with Holm's correction.
 
-    ``values`` have a row a setting and a column a replication; settings that lack one are left out.
+    ``values`` have a row a setting and a column a replication; settings that lack one are left out. Those ``withheld``,
+    since their runs are too short, get no interval and are not tested, nor is anything against them.
     """
     usable = [place for place in range(len(values)) if not np.isnan(values[place]).any()]
     if reference not in usable:
@@ -29,8 +31,12 @@ def against(
         for place in usable
         if place != reference
     }  # fmt: skip
+    for place in found.keys() if reference in withheld else found.keys() & set(withheld):
+        estimate = replace(found[place].estimate, half_width=None, without=TOO_SHORT)
+        found[place] = Difference(metric, labels[place], labels[reference], estimate, None)
     own = {place: one.p_value for place, one in found.items() if one.p_value is not None}
-    family = all_pairs(values[usable]) if chosen_from_these else np.array(list(own.values()))
+    tested = [place for place in usable if place not in withheld]
+    family = all_pairs(values[tested]) if chosen_from_these else np.array(list(own.values()))
     for (place, one), p in zip(list(own.items()), adjusted(list(own.values()), family), strict=True):
         found[place] = replace(found[place], p_value=one, adjusted_p=p)
     return found

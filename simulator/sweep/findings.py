@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from simulator.comparison import COMPARED, GROWING, Provenance, Shown
 from simulator.errors import InputError, nearest
-from simulator.statistics import Difference, Estimate, t_interval
-from simulator.steady import grows
+from simulator.statistics import TOO_SHORT, Difference, Estimate, t_interval
+from simulator.steady import LEAST_REQUESTS, Batches, grows, is_too_short
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
@@ -66,6 +66,21 @@ class Findings:
             if point.scenario.workload.is_stationary and grows(quarters[place], spans_s[place])
         )  # fmt: skip
 
+    @cached_property
+    def too_short(self) -> frozenset[int]:
+        """Places of the settings whose runs are too short for their load (see ``steady.is_too_short``): their means
+        stand without interval.
+        """
+        runs = np.stack([self._column(f"ttft_batches_{name}") for name in Batches._fields], axis=2)
+        num_requests = self._column("num_requests") + self._column("num_skipped")
+        if self.num_replications < 2:
+            return frozenset()
+        return frozenset(
+            place for place, point in enumerate(self.design.points)
+            if point.scenario.workload.is_stationary and place not in self.unstable
+            and num_requests[place].min() >= LEAST_REQUESTS and is_too_short([Batches(*run) for run in runs[place]])
+        )  # fmt: skip
+
     @property
     def num_skipped(self) -> list[int]:
         """How many of the first requests of each run are a warm-up, which counts nowhere."""
@@ -78,7 +93,10 @@ class Findings:
     def estimate(self, place: int, metric: str) -> Estimate | None:
         """Mean over replications with its interval; None if some replication has no such value."""
         values = self.values(metric)[place]
-        return None if np.isnan(values).any() else t_interval(values.tolist())
+        if np.isnan(values).any():
+            return None
+        found = t_interval(values.tolist())
+        return replace(found, half_width=None, without=TOO_SHORT) if place in self.too_short else found
 
     @cached_property
     def best(self) -> int | None:
@@ -100,8 +118,9 @@ class Findings:
             return {}
         labels = [self.label(place) for place in range(len(self.design.points))]
         return against(
-            self._compared(), self.reference, labels, self.metric, chosen_from_these=self.against is None
-        )
+            self._compared(), self.reference, labels, self.metric, self.too_short,
+            chosen_from_these=self.against is None,
+        )  # fmt: skip
 
     @property
     def lacks_values(self) -> bool:
@@ -110,12 +129,12 @@ class Findings:
 
     @cached_property
     def effects(self) -> Effects | None:
-        """What each varied key does on the average over the others; None for one key, where some value lacks, or where
-        the settings do not tell the keys apart.
+        """What each varied key does on the average over the others; None for one key, where some value lacks or its
+        runs are too short, or where the settings do not tell the keys apart.
         """
         values = self._compared()[: self.design.num_varied]
         rows = [point.values for point in self.design.points[: self.design.num_varied]]
-        if len(self.design.axes) < 2 or self.lacks_values or not tells_apart(rows):
+        if len(self.design.axes) < 2 or self.lacks_values or self.too_short or not tells_apart(rows):
             return None
         return find_effects(self.design.axes, rows, values, lower_is_better=self.shown.lower_is_better)
 
@@ -146,6 +165,7 @@ class Findings:
             "best": self.best,
             "reference": self.reference,
             "unstable": sorted(self.unstable),
+            "too_short": sorted(self.too_short),
             "settings": settings,
             "effects": None if self.effects is None else self.effects.to_json(),
         }

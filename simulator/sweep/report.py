@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,13 +58,17 @@ def notes(findings: Findings) -> list[str]:
     """What a reader must know before trusting the table: settings under overload, and what every figure counts."""
     found = []
     if findings.unstable:
-        places = sorted(findings.unstable)
-        named = "; ".join(_in_words(findings, place) for place in places[:_MOST_NAMED])
-        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
-        found.append(f"Unstable at this rate, so that waits are as long as the run and are left out: {named}{more}.")
+        named = _named(findings, findings.unstable)
+        found.append(f"Unstable at this rate, so that waits are as long as the run and are left out: {named}.")
         if len(findings.design.axes) > 1 and findings.lacks_values:
             found.append("Hence no effects of single keys: these need a value of every setting.")
-    if findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:
+    if findings.too_short:
+        named = _named(findings, findings.too_short)
+        found.append(f"Runs are too short for the load, so that means stand without an interval: {named}. Send more "
+                     "requests.")  # fmt: skip
+        if len(findings.design.axes) > 1:
+            found.append("Hence no effects of single keys: these need an interval of every setting.")
+    elif findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:
         number = findings.design.num_varied
         found.append(f"No effects of single keys: {number:,} settings do not tell them apart; draw more (--samples).")
     for state, what in (("refused", "refused"), ("aborted", "given up by their clients")):
@@ -76,6 +80,11 @@ def notes(findings: Findings) -> list[str]:
     first = findings.rows[0]
     whole = sum(int(first[name]) for name in ("num_requests", "num_skipped", "num_cooldown"))
     return [*found, *_warmup(findings), *cooldown_lines(int(first["num_cooldown"]), whole)]
+
+
+def _named(findings: Findings, places: Collection[int]) -> str:
+    named = "; ".join(_in_words(findings, place) for place in sorted(places)[:_MOST_NAMED])
+    return f"{named} and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else named
 
 
 def _warmup(findings: Findings) -> list[str]:

@@ -15,6 +15,7 @@ from simulator import experiment
 from simulator.executors import Executor
 from simulator.result import RunResult
 from simulator.scenario import Scenario
+from simulator.steady import batches
 from simulator.sweep import warmup, workers
 from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
@@ -117,13 +118,17 @@ def simulate(task: tuple[Scenario, int, int, bool]) -> tuple[dict[str, str], dic
 
 
 def _numbers(uncut: RunResult, counted: RunResult) -> dict[str, float]:
-    """Of what counts, but for what tells an overload, in which the warm-up counts too."""
+    """Of what counts, but for what tells an overload, in which the warm-up counts too; and what tells whether runs are
+    long enough (see ``steady.batches``).
+    """
     found = {"num_skipped": float(counted.num_skipped), "num_cooldown": float(counted.num_cooldown)}
     found |= {name: _number(value) for name, value in counted.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in counted.support_s().items()}
     waits = uncut.waits()
     found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(waits.values_s), start=1)}
     found["arriving_s"] = waits.span_s
+    of_counted = batches(counted.waits().values_s)
+    found |= {f"ttft_batches_{name}": value for name, value in of_counted._asdict().items()}
     for tenant in counted.by_tenant() if any(counted.targets_s) else ():
         for name in ("within_targets", "goodput"):
             if name in tenant:

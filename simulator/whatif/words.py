@@ -70,7 +70,10 @@ def _changes(comparison: Comparison, label: str, tested: Sequence[Row]) -> Itera
         if row.is_shown:
             by = "" if row.as_ratio and (bounds := row.bounds()) and bounds[0] >= _TWICE else "by "
             yield f"{row.shown.label} {'rises' if _rises(row) else 'falls'} {by}{_amount(row)}, {_values(row)}"
-    if alike := [row.shown.label for row in known if not row.is_shown]:
+    untested = [row for row in known if row.change is not None and row.change.p_value is None]
+    for row in untested:
+        yield f"{row.shown.label} goes {_values(row)}, by as much in every replication"
+    if alike := [row.shown.label for row in known if not row.is_shown and row not in untested]:
         yield f"no change is shown in {listed(alike, 'or')}"
 
 
