@@ -22,11 +22,12 @@ from simulator.executors import Processes
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Evidence
 from simulator.planning.headroom import LoadPoint, headroom
-from simulator.planning.judging import Judgement, Rules, Value, Verdict, decide, judge
+from simulator.planning.judging import Judgement, Rules, Value, Verdict, decide, judge, meets
 from simulator.planning.outcome import Outcome, Task, simulate
 from simulator.planning.planner import find_answer, plan, read_rules
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
+from simulator.planning.words import notes
 from simulator.scenario import Scenario, parse
 from simulator.scenario.changes import KeyPath
 from simulator.scenario.plan_spec import target
@@ -284,7 +285,7 @@ def test_what_is_near_is_found_in_few_steps(seed: int) -> None:
     candidates = [candidate(number, number, number, 0) for number in range(1, rng.randint(2, 40))]
     enough = rng.randint(1, len(candidates) + 1)
     truth = Truth({number: 0.9 if number >= enough else 1.1 for number in range(1, len(candidates) + 1)})
-    found = fewest_from(candidates, truth)
+    found = fewest_from(candidates, lambda one: truth(one).verdict == Verdict.MEETS)
     assert (found.instances if found else len(candidates) + 1) == enough
     assert len(truth.found) <= 2 * math.log2(enough + 1) + 2
 
@@ -408,6 +409,31 @@ def test_rates_of_conversations_are_those_of_the_time_in_which_they_begin() -> N
     assert found.facts["output_tokens_per_s"] == pytest.approx(60, rel=0.03)
     assert (found.facts["num_requests"], found.facts["num_cooldown"]) == (120, 60)
     assert len(found.within) == 60
+
+
+def test_where_the_profile_may_spoil_the_answer_the_next_setting_that_it_does_not_is_named() -> None:
+    """A profile of priors, drawn: not all runs of the answer meet; nor, run one by one, do those of any setting before
+    the one that is named, of which all do.
+    """
+    asked = {"targets": {"chat": {"ttft_p90": "300 ms"}}, "free": {"cluster.instances": "1..24"}}
+    findings = plan(scenario(CHAT, profile="qwen3-32b-ascend-a2-tp4", plan=asked), Processes(2))
+    answer, draws = findings.answer, findings.draws
+    assert answer is not None
+    assert draws is not None
+    assert draws.safe is not None
+    (family,) = findings.space.families
+    num_met = {
+        one.instances: sum(
+            meets(findings.rules, simulate(Task(one.scenario, number, draws_profile=True)), answer.num_skipped)
+            for number in range(draws.num)
+        )
+        for one in family if answer.candidate.instances <= one.instances <= draws.safe.instances
+    }  # fmt: skip
+    assert num_met[answer.candidate.instances] == draws.num_met
+    assert min(number for number, count in num_met.items() if count == draws.num) == draws.safe.instances
+    assert len(num_met) > 1
+    said = f"all {draws.num} do with {draws.safe.label}, for {draws.safe.cost:,.4g} an hour."
+    assert any(line.endswith(said) for line in notes(findings))
 
 
 def test_all_settings_of_a_plan_have_one_warm_up() -> None:

@@ -30,13 +30,16 @@ class Stopped(StrEnum):
 
 class Draws(NamedTuple):
     """How many of so many runs meet every target: with the profile drawn within its errors, and as fitted. ``num`` is
-    0 for a profile whose errors nobody stated.
+    0 for a profile whose errors nobody stated. ``safe``: the next setting of the answer's family of which all runs do
+    with the profile drawn, where it was sought and there is one.
     """
 
     num: int
     num_met: int = 0
     num_fitted: int = 0
     num_fitted_met: int = 0
+    safe: Candidate | None = None
+    is_safe_sought: bool = False
 
 
 @dataclass
@@ -194,7 +197,9 @@ class Findings:
                 "setting": nines.judgement and _judgement(nines.judgement),
                 "without": nines.without,
             },
-            "drawn_profiles": self.draws and self.draws._asdict(),
+            "drawn_profiles": self.draws and {
+                **self.draws._asdict(), "safe": self.draws.safe and _setting(self.draws.safe),
+            },
             "cost_per_million_output_tokens": self.cost_of_tokens(),
             "cost_per_million_tokens": self.cost_of_tokens("total"),
             "num_runs": {str(stage): number for stage, number in self.evidence.num_runs.items()},

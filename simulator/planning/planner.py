@@ -11,7 +11,7 @@ from simulator.executors import Executor
 from simulator.planning.answer import Draws, Findings, Stopped
 from simulator.planning.evidence import Evidence, OutOfBudget, Stage
 from simulator.planning.headroom import Headroom, LoadPoint, headroom, why_not
-from simulator.planning.judging import LEAST, Judgement, Rules, decide, judge, meets, shared_warmup
+from simulator.planning.judging import LEAST, Judgement, Rules, Verdict, decide, judge, meets, shared_warmup
 from simulator.planning.nines import Nines, one_more, too_few
 from simulator.planning.outcome import Outcome
 from simulator.planning.search import fewest_from, search
@@ -39,6 +39,10 @@ class Deciding:
         if candidate.place not in self.found:
             self.found[candidate.place] = decide(candidate, self.rules, self.evidence)
         return self.found[candidate.place]
+
+    def meets(self, candidate: Candidate) -> bool:
+        """Whether it is shown to meet every target."""
+        return self(candidate).verdict == Verdict.MEETS
 
     def strain(self, candidate: Candidate) -> float:
         """How strained its targets look after a short look (see ``Judgement.strain``)."""
@@ -145,7 +149,7 @@ def _ask_around(findings: Findings, answer: Candidate, *, draws_profile: bool) -
     _look_at_options(findings, answer)
     evidence.stage = Stage.PROFILE
     if draws_profile:
-        findings.draws = _draw_profiles(findings, answer)
+        _draw_profiles(findings, answer)
 
 
 def _one_more_nine(findings: Findings, answer: Candidate) -> Nines:
@@ -155,7 +159,7 @@ def _one_more_nine(findings: Findings, answer: Candidate) -> Nines:
     if reason := too_few(targets, findings.evidence.of(answer)):
         return Nines(targets, without=reason)
     stricter = Deciding(replace(_quick(findings.rules), targets=targets), findings.evidence, {})
-    found = fewest_from(_from(findings.space, answer.family, answer.cost), stricter)
+    found = fewest_from(_from(findings.space, answer.family, answer.cost), stricter.meets)
     return Nines(targets, None if found is None else stricter(found))
 
 
@@ -165,7 +169,7 @@ def _look_at_options(findings: Findings, answer: Candidate) -> None:
     for candidate in _from(findings.space, answer.family, answer.cost)[1:2]:
         deciding(candidate)
     for candidates in _other_families(findings.space, answer):
-        fewest_from(candidates, deciding)
+        fewest_from(candidates, deciding.meets)
 
 
 def _look_at_ties(findings: Findings, answer: Candidate) -> None:
@@ -182,17 +186,26 @@ def _other_families(space: Space, answer: Candidate) -> list[Sequence[Candidate]
     return sorted((one for one in others if one), key=lambda one: (one[0].cost, one[0].place))[:_MOST_OPTIONS]
 
 
-def _draw_profiles(findings: Findings, answer: Candidate) -> Draws:
+def _draw_profiles(findings: Findings, answer: Candidate) -> None:
+    """How many runs of the answer meet if the profile errs, and where not all do the next setting of which all do."""
     if uncertainty_of(answer.scenario.device_profile) is None:
-        return Draws(0)
-    evidence, judgement = findings.evidence, findings.judgements[answer.place]
+        findings.draws = Draws(0)
+        return
+    evidence, num_skipped = findings.evidence, findings.judgements[answer.place].num_skipped
+    num_drawn = min(_QUICK, findings.rules.most_replications)
 
     def number_met(outcomes: Sequence[Outcome]) -> int:
-        return sum(meets(findings.rules, outcome, judgement.num_skipped) for outcome in outcomes)
+        return sum(meets(findings.rules, outcome, num_skipped) for outcome in outcomes)
+
+    def number_met_if_drawn(candidate: Candidate) -> int:
+        return number_met(evidence.need(candidate, num_drawn, drawn=True))
 
     fitted = evidence.of(answer)
-    drawn = evidence.need(answer, min(_QUICK, findings.rules.most_replications), drawn=True)
-    return Draws(len(drawn), number_met(drawn), len(fitted), number_met(fitted))
+    findings.draws = Draws(num_drawn, number_met_if_drawn(answer), len(fitted), number_met(fitted))
+    if findings.draws.num_met < num_drawn:
+        dearer = _from(findings.space, answer.family, answer.cost)[1:]
+        safe = fewest_from(dearer, lambda one: number_met_if_drawn(one) == num_drawn)
+        findings.draws = findings.draws._replace(safe=safe, is_safe_sought=True)
 
 
 def _from(space: Space, family: int, cost: float) -> Sequence[Candidate]:

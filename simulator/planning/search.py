@@ -93,21 +93,21 @@ def _middle(candidates: Sequence[Candidate]) -> Candidate:
     return candidates[(len(candidates) - 1) // 2]
 
 
-def fewest_from(candidates: Sequence[Candidate], decide: Decide) -> Candidate | None:
-    """The first that is shown to meet, looked for from the front by steps that double: where it is near, few settings
-    are looked at.
+def fewest_from(candidates: Sequence[Candidate], holds: Callable[[Candidate], bool]) -> Candidate | None:
+    """The first for which it holds, looked for from the front by steps that double: where it is near, few settings are
+    looked at.
     """
     low, step = -1, 1
     high = len(candidates)
     while low + step < len(candidates):
         place = low + step
-        if decide(candidates[place]).verdict == Verdict.MEETS:
+        if holds(candidates[place]):
             high = place
             break
         low, step = place, 2 * step
     while high - low > 1:
         place = (low + high) // 2
-        if decide(candidates[place]).verdict == Verdict.MEETS:
+        if holds(candidates[place]):
             high = place
         else:
             low = place

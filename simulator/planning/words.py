@@ -137,8 +137,15 @@ def _draws(findings: Findings) -> Iterator[str]:
     if not draws.num:
         yield "All this is for the profile as it is: it states no errors within which it could be drawn."
         return
-    yield (f"With the profile drawn within its errors {draws.num_met} of {draws.num} runs of the answer meet every "
-           f"target; as fitted, {draws.num_fitted_met} of {draws.num_fitted}.")  # fmt: skip
+    said = (
+        f"With the profile drawn within its errors {draws.num_met} of {draws.num} runs of the answer meet every "
+        f"target; as fitted, {draws.num_fitted_met} of {draws.num_fitted}."
+    )
+    if draws.safe is not None:
+        said += f" Drawn, all {draws.num} do with {draws.safe.label}, for {draws.safe.cost:,.4g} an hour."
+    elif draws.is_safe_sought:
+        said += f" Drawn, all {draws.num} do with no dearer setting of this kind."
+    yield said
 
 
 def _cautions(findings: Findings) -> Iterator[str]:
