@@ -30,7 +30,7 @@ def read_params(key: str, policy: str, model: type[Model], values: Mapping[str, 
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         if first["type"] == "missing":
             message = f"missing, expected {fields[where].description}"
-        elif not message.startswith("got ") and where:
+        elif first["type"] != "value_error" and where:
             message = f"got {first['input']!r}, {message[:1].lower()}{message[1:]}"
         raise InputError(f"{key} {policy}: {where + ': ' if where else ''}{message}") from None
 

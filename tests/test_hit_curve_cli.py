@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         (("--profile", PROFILE, "--block-size", "1e9"), "less than one block of 1000000000 tokens"),
         (("--router", "match"), "--router: how large is a pool? expected --pool or --profile"),
         (("--instances", "4"), "--instances: how large is a pool? expected --pool or --profile"),
-        (("--router", "session", "--pool", "5"), "--router session: request 1 has no session"),
+        (("--router", "session", "--pool", "5"), "--router session: no request has a session"),
         (("--policy", "lf"), "--policy: unknown policy 'lf' (did you mean 'lfu'?)"),
         (("--policy", "lru"), "--policy: got lru, expected another policy"),
         (("--policy", "lfu:kept"), "--policy lfu: got 'kept', expected PARAMETER=VALUE"),

@@ -127,13 +127,21 @@ def test_rules_by_hand(router, held, assigned, chosen):
     assert rule.choose(0, ASKED, fleet_of(held, assigned)) == chosen
 
 
-def test_a_session_goes_where_session_hash_sends_it():
+def test_a_session_goes_where_session_hash_sends_it_and_other_requests_too():
+    """All within one moment, in which the fewest dispatches of the last minute are the fewest of all."""
     policy, rule = SessionHash(SessionHash.Params(), 8, random.Random(0)), RULES["session"](8, 0.0)
-    for session in range(50):
+    for session in [None, None, *range(50), *[None] * 60]:
         asked = ASKED._replace(session=session)
         assert rule.choose(0, asked, fleet_of([], [])) == policy.choose(asked, None, 0.0).instance
-    with pytest.raises(InputError, match="request 4 has no session"):
-        rule.choose(3, ASKED, fleet_of([], []))
+    rule.check()
+
+
+def test_a_router_by_sessions_needs_some():
+    rule = RULES["session"](8, 0.0)
+    rule.check()
+    rule.choose(0, ASKED, fleet_of([], []))
+    with pytest.raises(InputError, match="^--router session: no request has a session, expected some"):
+        rule.check()
 
 
 @pytest.mark.parametrize(

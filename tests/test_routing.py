@@ -306,6 +306,8 @@ def test_routers_declare_what_the_cluster_feeds_them():
         ({"policy": "dynamo", "temperature": "hot"}, "routing dynamo: temperature: got 'hot', expected a number"),
         ({"policy": "dynamo", "temperature": -1}, "routing dynamo: temperature: got -1, expected greater"),
         ({"policy": "dynamo", "event_delay": "10 sheep"}, "routing dynamo: event_delay: got '10 sheep', expected a"),
+        ({"policy": "conductor", "ttft_slo": 500}, "routing conductor: ttft_slo: 500 means 500 s; write 500 ms, or"),
+        ({"policy": "preble", "tpot": 80}, "routing preble: tpot: 80 means 80 s; write 80 ms, or 80 s if that"),
         ({"policy": "dynamo", "use_kv_events": "maybe"}, "routing dynamo: use_kv_events: got 'maybe', expected"),
         ({"policy": "dynamo", "router_ttl_secs": 60}, "routing dynamo: router_ttl_secs has a meaning"),
         ({"policy": "dynamo", "use_kv_events": False, "event_delay": 0.1}, "routing dynamo: event_delay has a meaning"),

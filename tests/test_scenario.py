@@ -342,10 +342,13 @@ def test_a_missing_trace_is_found_before_anything_runs(tmp_path: Path) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     missing, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
     binary.write_bytes(b"name: \xff\n")
+    table = tmp_path / "requests.parquet"
+    table.write_bytes(b"PAR1\x15\x04\xff")
     for path, line in (
         (missing, "no such file, expected a scenario in YAML"),
-        (tmp_path, "is a folder, expected a YAML file"),
-        (binary, "byte 6 is not UTF-8, expected a YAML text"),
+        (tmp_path, "is a folder, expected a scenario in YAML"),
+        (binary, "byte 6 is not UTF-8, expected a scenario in YAML"),
+        (table, "is a Parquet file, expected a scenario in YAML"),
     ):
         with pytest.raises(InputError) as error:
             scenario.load(path)

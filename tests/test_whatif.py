@@ -213,8 +213,7 @@ MISTAKES = [
     (["without=cod"], "without=cod: the scenario has no tenant 'cod' (did you mean 'code'?)"),
     (["with=cod*2"], "with=cod*2: the scenario has no tenant 'cod' (did you mean 'code'?)"),
     (["with=chat*0"], "with=chat*0: got 0 copies, expected 1 to 1,000"),
-    (["with=none.yaml"], "with=none.yaml: none.yaml: cannot read it (No such file or directory), expected a file with "
-     "a tenant"),
+    (["with=none.yaml"], "with=none.yaml: none.yaml: no such file, expected a tenant in YAML"),
     (["without=code", "without=chat"], "without=chat: chat is the only tenant, expected one that leaves others"),
     (["engine.max_num_seq=2x"], "engine.max_num_seq=2x: engine.max_num_seq: unknown key (did you mean "
      "'max_num_seqs'?)"),

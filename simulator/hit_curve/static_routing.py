@@ -47,6 +47,9 @@ class Rule(ABC):
     def choose(self, place: int, asked: Asked, fleet: Fleet) -> int:
         """Where request number ``place`` goes."""
 
+    def check(self) -> None:  # noqa: B027 - most go by what every request has
+        """Raises InputError, after the last request, where none had what the rule goes by."""
+
 
 class RoundRobin(Rule):
     summary = "each in turn"
@@ -67,16 +70,28 @@ class Random(Rule):
 
 
 class Session(Rule):
-    summary = "always the same one for a session, by the hash of session_hash"
+    summary = "always the same one for a session, by the hash of session_hash; without a session, fewest requests"
+
+    def __init__(self, num_instances: int, value: float) -> None:
+        super().__init__(num_instances, value)
+        self._num_sent = [0] * num_instances
+        self._has_sessions = False
 
     def choose(self, place: int, asked: Asked, fleet: Fleet) -> int:  # noqa: ARG002
-        """Raises InputError for a request without a session."""
         if asked.session is None:
+            chosen = self._num_sent.index(min(self._num_sent))
+        else:
+            chosen = jump_hash(hashed(asked.session), self.num_instances)
+            self._has_sessions = True
+        self._num_sent[chosen] += 1
+        return chosen
+
+    def check(self) -> None:
+        if not self._has_sessions and any(self._num_sent):
             raise InputError(
-                f"--router session: request {place + 1} has no session, expected some (of mooncake: a scenario whose "
-                "trace says session_from: second_block)"
+                "--router session: no request has a session, expected some (of mooncake: a scenario whose trace says "
+                "session_from: second_block)"
             )
-        return jump_hash(hashed(asked.session), self.num_instances)
 
 
 class LongestPrefix(Rule):
@@ -181,6 +196,7 @@ def route(requests: Iterable[Asked], spec: RuleSpec, num_instances: int, num_blo
         num_hits = caches[chosen].serve(asked)
         fleet.assigned[chosen] += asked.num_blocks - num_hits
         total += num_hits
+    rule.check()
     work = sum(fleet.assigned)
     imbalance = max(fleet.assigned) * num_instances / work if work else 1.0
     return Routed(spec, num_instances, num_blocks, total, imbalance)

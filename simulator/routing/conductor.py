@@ -10,7 +10,7 @@ from simulator.routing.decision import Copy, Refuse, Send
 from simulator.routing.prefix_index import instances, spread
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.view import View
-from simulator.units import Bandwidth, PositiveNumber, PositiveSeconds, Seconds
+from simulator.units import Bandwidth, PositiveNumber, Seconds, TargetSeconds
 
 
 class ConductorParams(StatefulParams):
@@ -22,8 +22,8 @@ class ConductorParams(StatefulParams):
 
     balancing_threshold: PositiveNumber = 2.0
     transfer_bandwidth: Bandwidth = 12.5e9
-    ttft_slo: PositiveSeconds | None = None
-    tbt_slo: PositiveSeconds | None = None
+    ttft_slo: TargetSeconds | None = None
+    tbt_slo: TargetSeconds | None = None
     event_delay: Seconds = 0.0
 
 

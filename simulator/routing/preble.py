@@ -13,7 +13,7 @@ from simulator.routing.fleet import Fleet
 from simulator.routing.router import Router, StatefulParams
 from simulator.routing.token_tree import TokenTree
 from simulator.routing.view import View
-from simulator.units import PositiveCount, PositiveNumber, PositiveSeconds
+from simulator.units import PositiveCount, PositiveNumber, PositiveSeconds, TargetSeconds
 
 
 class PrebleParams(StatefulParams):
@@ -24,7 +24,7 @@ class PrebleParams(StatefulParams):
 
     window: PositiveSeconds = 180.0
     output_tokens: PositiveCount = 45
-    tpot: PositiveSeconds = 0.15
+    tpot: TargetSeconds = 0.15
     rebalance_ratio: PositiveNumber = 1.5
     rebalance_interval: PositiveSeconds = 10.0
     tokens_per_instance: PositiveCount | None = None

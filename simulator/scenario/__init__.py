@@ -21,17 +21,7 @@ __all__ = ["ClusterSpec", "Scenario", "Setting", "load", "parse"]
 def load(path: str | Path) -> Scenario:
     """The scenario in this file, checked together with its profile. Raises InputError ``FILE: key.path: ...``."""
     file = Path(path)
-    if file.is_dir():
-        raise InputError(f"{path}: is a folder, expected a YAML file")
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file, expected a scenario in YAML") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8, expected a YAML text") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot read it ({error.strerror})") from None
-    return parse(text, str(path), file.parent)
+    return parse(strict_yaml.text_of(file, "a scenario in YAML"), str(path), file.parent)
 
 
 def parse(text: str, where: str = "scenario", base_dir: str | Path = ".") -> Scenario:

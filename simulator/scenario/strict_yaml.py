@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from simulator.errors import InputError
+from simulator.signatures import NUM_BYTES, kind_of
+
+
+def text_of(path: Path, expected: str) -> str:
+    """The text in a file of which ``expected`` says what it should be. Raises InputError ``FILE: ...``."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected {expected}")
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file, expected {expected}") from None
+    except UnicodeDecodeError as error:
+        kind = kind_of(content[:NUM_BYTES])
+        what = f"byte {error.start} is not UTF-8" if kind is None else f"is {kind}"
+        raise InputError(f"{path}: {what}, expected {expected}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot read it ({error.strerror}), expected {expected}") from None
 
 
 def read(text: str, where: str) -> dict[str, Any]:

@@ -66,12 +66,7 @@ def _tenants(names: list[str]) -> str:
 
 def _read(path: Path, base_dir: Path) -> list[dict[str, Any]]:
     """The tenants in a file: one entry, or a whole ``workload``. Paths in them start from the file's folder."""
-    try:
-        data = strict_yaml.read(path.read_text(encoding="utf-8-sig"), str(path))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8, expected a YAML text") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot read it ({error.strerror}), expected a file with a tenant") from None
+    data = strict_yaml.read(strict_yaml.text_of(path, "a tenant in YAML"), str(path))
     inner = data.get("workload", data)
     entries = inner.get("tenants", [inner]) if isinstance(inner, dict) else inner
     if not isinstance(entries, list) or not entries:

@@ -9,7 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.workload.signatures import NUM_BYTES, kind_of
+from simulator.signatures import NUM_BYTES, kind_of
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _EXPECTED = "expected lines of JSON or CSV, plain or gzipped"
