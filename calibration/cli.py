@@ -72,7 +72,7 @@ calibrate.add_command(operators_command)
     type=click.Choice(["roofline", "none"]),
     help="What stands in for coefficients that the rows do not determine. [default: roofline with --device, else none]",
 )
-@click.option("--device", help="Whose data sheet to use, for example 'Atlas 800 A3 560T one die'.")
+@click.option("--device", help="Whose data sheet to use: 'Atlas 800 A3 560T one die', or your own NAME.yaml.")
 @click.option(
     "--geometry",
     type=_ROWS,

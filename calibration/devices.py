@@ -6,6 +6,7 @@ import csv
 import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from calibration.geometry.shape import Arithmetic
 from simulator.errors import InputError, nearest
@@ -20,7 +21,7 @@ class Device:
     """Reachable rates of a device (peak times the share that a source assumes reachable), and its visible memory.
 
     ``flops_per_s`` holds for 16 bits; ``fp8_flops_per_s`` is None where the device does not compute in that format.
-    ``link_bytes_per_s`` is what a rank sends to others inside a node, in one direction.
+    ``link_bytes_per_s`` is what a rank sends to others inside a node, in one direction; None where nobody said.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Device:
     memory_bytes: int
     memory_source: str
     source: str
-    link_bytes_per_s: float
+    link_bytes_per_s: float | None
     link_source: str
     is_ascend: bool
 
@@ -44,14 +45,26 @@ class Device:
         return self.flops_per_s
 
 
+def is_sheet(name: str) -> bool:
+    """Whether this names a file rather than a device of the tables."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def load_device(name: str) -> Device:
-    """The device of this name in the shipped tables or their lists of names. Raises InputError for another name."""
+    """The device of this name in the shipped tables or their lists of names, or of the data sheet in this file (see
+    ``device_sheet``). Raises InputError for another name, and for a sheet that cannot be read.
+    """
+    if is_sheet(name):
+        from calibration.device_sheet import read_sheet
+
+        return read_sheet(Path(name))
     known: dict[str, Device] = {}
     for folder, read in (("ascend_devices", _ascend), ("gpu_devices", _gpu)):
         devices = {row["device"]: read(row) for row in _table(folder, "devices.csv")}
         known |= devices | {row["name"]: devices[row["device"]] for row in _table(folder, "names.csv")}
     if name not in known:
-        raise InputError(f"--device: unknown {name!r}{nearest(name, known)}")
+        own = "; your own is the path of a data sheet, NAME.yaml"
+        raise InputError(f"--device: unknown {name!r}{nearest(name, known)}{own}")
     return known[name]
 
 

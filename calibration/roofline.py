@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from calibration.devices import Device, load_device
 from calibration.geometry import Geometry, Rank
+from simulator.errors import InputError
 
 __all__ = ["Device", "Prior", "load_device", "rank_roofline", "roofline"]
 
@@ -85,7 +86,9 @@ class _Sheet:
             source += f", those of the layers in {arithmetic} at {rate / device.flops_per_s:.4g} times the rate"
         source += f"; {device.source}"
         sent = rank.all_reduce_bytes_per_token + rank.dispatch_bytes_per_token
-        if sent:
+        if sent and device.link_bytes_per_s is None:
+            raise InputError(f"--device: {device.name} has no link_bandwidth, which ranks need that send to each other")
+        if sent and device.link_bytes_per_s is not None:
             value += sent / device.link_bytes_per_s
             source += f"; {sent} bytes sent to other ranks; {device.link_source}"
         return Prior(value, source)

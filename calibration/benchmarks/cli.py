@@ -18,7 +18,7 @@ _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--geometry", type=_FILES,
               help="Its shape: ours as JSON, or its config.json. [default: the shipped one]")  # fmt: skip
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights: bfloat16, fp8, w8a8 ...")
-@click.option("--device", required=True, help="Whose data sheet the search starts from, for example 'H100 SXM'.")
+@click.option("--device", required=True, help="Whose data sheet it starts from: 'H100 SXM', or your own NAME.yaml.")
 @click.option("--tested-on", help="The device as the results name it, where that is less exact. [default: --device]")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--vllm", default="not stated", show_default=True, metavar="VERSION", help="Of the engine tested.")

@@ -17,8 +17,9 @@ from calibration.benchmarks.consistency import doubts, one_engine
 from calibration.benchmarks.invert import Inversion, states_pool
 from calibration.benchmarks.play import engine_of
 from calibration.benchmarks.readers import read_benchmarks
+from calibration.devices import is_sheet, load_device
 from calibration.geometry import load_geometry
-from calibration.roofline import Prior, load_device, roofline
+from calibration.roofline import Prior, roofline
 from simulator.engine_args import EngineConfig, refusal
 from simulator.errors import InputError
 from simulator.profile import Identity, Profile, Rows, first_problem
@@ -145,7 +146,7 @@ def _subject(name: str, options: Options, rows: tuple[Rows, ...]) -> Subject:
         raise InputError(f"--vllm-ascend: {device.name} is no Ascend device")
     ascend = device.is_ascend
     identity = Identity(
-        device=options.tested_on or options.device,
+        device=options.tested_on or (device.name if is_sheet(options.device) else options.device),
         cann="not stated" if ascend else None,
         vllm=options.vllm,
         vllm_ascend=(options.vllm_ascend or "not stated") if ascend else None,

@@ -17,7 +17,7 @@ _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
               help="Whose tables they are.")  # fmt: skip
 @click.option("--model", required=True, help="The model whose operators were timed, for example Qwen/Qwen3-32B.")
 @click.option("--geometry", type=_FILES, help="Its shape: ours as JSON, or its config.json. [default: the shipped one]")
-@click.option("--device", required=True, help="Whose data sheet tells the memory, for example 'H100 SXM'.")
+@click.option("--device", required=True, help="Whose data sheet tells the memory: 'H100 SXM', or your own NAME.yaml.")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(
     "--data-parallel-size", type=click.IntRange(min=1), default=1, show_default=True,
