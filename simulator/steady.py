@@ -27,6 +27,8 @@ LEAST_REQUESTS = 20 * _BATCH  # of fewer nothing can be said
 _NUM_BATCHES = 20
 _CORRELATED = 0.3
 _NARROW = 0.1
+_LEAST_LONGER = 2
+_HIDDEN = 3
 _GROWTH = 1.5
 _GROWTH_LEVEL = 0.99
 _GROWTH_RATE = 0.001
@@ -45,13 +47,14 @@ class SteadyState:
 
     ``num_skipped`` first requests are left out of every run, one number for all; ``method`` says who chose it: MSER-5,
     the scenario, or nobody. ``unstable`` settings have no steady state, ``too_short`` ones not been watched for long
-    enough.
+    enough: ``lengthen`` times as many requests may do.
     """
 
     num_skipped: int = 0
     method: Literal["MSER-5", "given", "none"] = "none"
     unstable: frozenset[str] = frozenset()
     too_short: frozenset[str] = frozenset()
+    lengthen: int = 1
 
 
 def judge(
@@ -77,8 +80,10 @@ def judge(
     longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
     half = min(table.shape[1] for table in tables.values() if table.size) // 2
     cut = min(longest, half, half if most is None else most) if warmup == "auto" else int(warmup)
-    too_short = frozenset(name for name, table in stable.items() if is_too_short(list(map(batches, table[:, cut:]))))
-    return SteadyState(cut, "MSER-5" if warmup == "auto" else "given", unstable, too_short)
+    runs = {name: list(map(batches, table[:, cut:])) for name, table in stable.items()}
+    short = {name: lengthen(found) for name, found in runs.items() if is_too_short(found)}
+    method: Literal["MSER-5", "given"] = "MSER-5" if warmup == "auto" else "given"
+    return SteadyState(cut, method, unstable, frozenset(short), max(short.values(), default=1))
 
 
 def half_of_each(tenant: np.ndarray) -> int:
@@ -164,6 +169,19 @@ def is_too_short(runs: Sequence[Batches]) -> bool:
     if share * math.sqrt(variance) / float(levels.std(ddof=1)) <= _NARROW:
         return False
     return float(covariances.mean()) > _CORRELATED * variance
+
+
+def lengthen(runs: Sequence[Batches]) -> int:
+    """About how many times as many requests would do for runs that are too short: so many that neighbouring batches,
+    whose correlation falls by a power with their length, were correlated by no more than 0.3, and three times that,
+    since short runs hide how slowly they move. (M/M/1 at load 0.9: of runs of 2,000 requests, that many times as many,
+    none of 15 experiments is too short; at 0.95 some are.)
+    """
+    _, variances, covariances = np.array(runs).T
+    correlation = float(covariances.mean() / variances.mean()) if np.nanmax(variances, initial=0) > 0 else math.nan
+    if not _CORRELATED < correlation < 1:
+        return _LEAST_LONGER
+    return max(_LEAST_LONGER, math.ceil(_HIDDEN * math.log(_CORRELATED) / math.log(correlation)))
 
 
 def grows(series: np.ndarray, spans_s: Sequence[float]) -> bool:

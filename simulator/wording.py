@@ -231,9 +231,14 @@ def steady_state_lines(comparison: Comparison) -> list[str]:
         who = ", ".join(comparison.names[policy] for policy in comparison.policies if policy in steady.too_short)
         lines.append(
             f"Runs are too short for the load: {who}. Waits move more slowly than a twentieth of a run, so that an "
-            "interval would promise too much: means stand without one. Send more requests."
+            f"interval would promise too much: means stand without one. {send_more(steady.lengthen)}"
         )
     return lines
+
+
+def send_more(times: int) -> str:
+    """What to do about runs that are too short (see ``steady.lengthen``)."""
+    return f"Send more requests, about {times} times as many."
 
 
 def warmup_line(num_skipped: int, how: str) -> str:

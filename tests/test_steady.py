@@ -25,7 +25,7 @@ from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
 from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import SteadyState, Waits, batches, grows, half_of_each, is_too_short, judge, mser5
+from simulator.steady import SteadyState, Waits, batches, grows, half_of_each, is_too_short, judge, lengthen, mser5
 from simulator.streams import stream
 from simulator.wording import notes
 
@@ -137,6 +137,16 @@ def test_a_run_too_short_for_its_load_is_found():
     long = [short(waits(1, 0.8, (10, 10_000), rng)) for _ in range(20)]
     assert np.mean(found) > 0.93
     assert not any(long)
+
+
+def test_so_many_times_as_many_requests_as_is_said_mostly_do():
+    """M/M/1 at load 0.9: runs of 2,000 and of 1,000 requests are too short, and those that are asked for seldom."""
+    rng = stream(10, "longer")
+    for number, most in ((2_000, 0.2), (1_000, 0.5)):
+        times = [lengthen([batches(row) for row in waits(1, 0.9, (10, number), rng)]) for _ in range(20)]
+        longer = number * int(np.median(times))
+        assert longer <= 20_000, "nor more than it takes"
+        assert np.mean([short(waits(1, 0.9, (10, longer), rng)) for _ in range(20)]) <= most
 
 
 def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unlike():

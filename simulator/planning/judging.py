@@ -85,7 +85,8 @@ class Value:
 @dataclass(frozen=True)
 class Judgement:
     """What ``num_replications`` tell of a setting. ``unstable``: waits grow as long as requests come. ``too_short``:
-    its runs are, for an interval. ``num_skipped`` first requests of each run were a warm-up.
+    its runs are, for an interval, and ``lengthen`` times as many requests may do. ``num_skipped`` first requests of
+    each run were a warm-up.
     """
 
     candidate: Candidate
@@ -94,6 +95,7 @@ class Judgement:
     num_replications: int
     unstable: bool = False
     too_short: bool = False
+    lengthen: int = 1
     num_skipped: int = 0
 
     @property
@@ -164,7 +166,7 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
         verdict = Verdict.OPEN
     else:
         verdict = Verdict.MEETS
-    return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, skipped)
+    return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, steady.lengthen, skipped)
 
 
 def shared_warmup(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> int:

@@ -10,7 +10,7 @@ from simulator.planning.headroom import binding
 from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.wording import basis_of, cooldown_lines, early_end_lines, warmup_line
+from simulator.wording import basis_of, cooldown_lines, early_end_lines, send_more, warmup_line
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _MOST_LISTED = 4
@@ -153,10 +153,10 @@ def _cautions(findings: Findings) -> Iterator[str]:
     if margin is not None and error is not None and margin.margin < error:
         yield (f"The margin of {margin.margin:.0%} is less than what the profile is known to err (up to {error:.0%} on "
                "what it was not fitted to): measure before you buy.")  # fmt: skip
-    short = [one.candidate for one in findings.judgements.values() if one.too_short]
+    short = [one for one in findings.judgements.values() if one.too_short]
     if short:
-        yield (f"Runs are too short for the load of {_listed(short)}: a longer workload would tell more than more "
-               "replications.")  # fmt: skip
+        yield (f"Runs are too short for the load of {_listed([one.candidate for one in short])}: more replications do "
+               f"not tell. {send_more(max(one.lengthen for one in short))}")  # fmt: skip
     for few, many in findings.surprises[:1]:
         yield (f"The targets are met by {few.candidate.label} and not by {many.candidate.label}: more instances are "
                "not always better here.")  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from simulator.comparison import COMPARED, GROWING, Provenance, Shown
 from simulator.errors import InputError, nearest
 from simulator.statistics import TOO_SHORT, Difference, Estimate, t_interval
-from simulator.steady import LEAST_REQUESTS, Batches, grows, is_too_short
+from simulator.steady import LEAST_REQUESTS, Batches, grows, is_too_short, lengthen
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
@@ -71,15 +71,24 @@ class Findings:
         """Places of the settings whose runs are too short for their load (see ``steady.is_too_short``): their means
         stand without interval.
         """
-        runs = np.stack([self._column(f"ttft_batches_{name}") for name in Batches._fields], axis=2)
         num_requests = self._column("num_requests") + self._column("num_skipped")
         if self.num_replications < 2:
             return frozenset()
         return frozenset(
             place for place, point in enumerate(self.design.points)
             if point.scenario.workload.is_stationary and place not in self.unstable
-            and num_requests[place].min() >= LEAST_REQUESTS and is_too_short([Batches(*run) for run in runs[place]])
+            and num_requests[place].min() >= LEAST_REQUESTS and is_too_short(self._batches[place])
         )  # fmt: skip
+
+    @property
+    def lengthen(self) -> int:
+        """How many times as many requests may do where runs are too short (see ``steady.lengthen``)."""
+        return max((lengthen(self._batches[place]) for place in self.too_short), default=1)
+
+    @cached_property
+    def _batches(self) -> list[list[Batches]]:
+        columns = np.stack([self._column(f"ttft_batches_{name}") for name in Batches._fields], axis=2)
+        return [[Batches(*run) for run in runs] for runs in columns.tolist()]
 
     @property
     def num_skipped(self) -> list[int]:

@@ -23,7 +23,7 @@ from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
 from simulator.terminal import bare_table, print_table
-from simulator.wording import basis_of, cooldown_lines, warmup_line
+from simulator.wording import basis_of, cooldown_lines, send_more, warmup_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,8 +64,8 @@ def notes(findings: Findings) -> list[str]:
             found.append("Hence no effects of single keys: these need a value of every setting.")
     if findings.too_short:
         named = _named(findings, findings.too_short)
-        found.append(f"Runs are too short for the load, so that means stand without an interval: {named}. Send more "
-                     "requests.")  # fmt: skip
+        found.append(f"Runs are too short for the load, so that means stand without an interval: {named}. "
+                     f"{send_more(findings.lengthen)}")  # fmt: skip
         if len(findings.design.axes) > 1:
             found.append("Hence no effects of single keys: these need an interval of every setting.")
     elif findings.effects is None and len(findings.design.axes) > 1 and not findings.lacks_values:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from simulator.workload import WorkloadSpec, open_workload
 from simulator.workload.records import Record
 from simulator.workload_fit.fit import Fit
-from simulator.workload_fit.likeness import drawn, measure, of_records
+from simulator.workload_fit.likeness import drawn, measure, of_records, of_requests
 
 SEEDS = (0, 1, 2)
 _CLOSE_POINTS, _CLOSE = 3.0, 0.1  # of hit shares, and of other figures in proportion
@@ -57,6 +59,16 @@ def compare(
         measure(drawn(found.spec, begin + len(records) - start, seed)[begin:], block_tokens, part).figures
         for seed in seeds
     ]
+    return [Side(name, value, tuple(one[name] for one in made)) for name, value in part.figures.items()]
+
+
+def together(
+    records: Sequence[Record], tenants: Sequence[dict[str, Any]], block_tokens: int, seeds: Sequence[int] = SEEDS
+) -> list[Side]:
+    """The records of all fitted tenants beside those that their generators (entries of a scenario) draw together."""
+    workload = WorkloadSpec.model_validate({"tenants": list(tenants)})
+    part = measure(of_records(records), block_tokens)
+    made = [measure(of_requests(open_workload(workload, seed, 0)), block_tokens, part).figures for seed in seeds]
     return [Side(name, value, tuple(one[name] for one in made)) for name, value in part.figures.items()]
 
 

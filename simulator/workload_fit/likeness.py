@@ -50,7 +50,11 @@ def of_records(records: Sequence[Record]) -> list[Row]:
 def drawn(source: TreeSpec, num_requests: int, seed: int) -> list[Row]:
     """Rows of the generator."""
     spec = source.model_copy(update={"num_requests": num_requests, "duration": None})
-    requests: Iterable[Request] = grow(TenantSpec(name="fitted", tree=spec), 0, seed, 0)
+    return of_requests(grow(TenantSpec(name="fitted", tree=spec), 0, seed, 0))
+
+
+def of_requests(requests: Iterable[Request]) -> list[Row]:
+    """Rows of a workload."""
     return [Row(one.arrival_s, one.num_prompt_tokens, one.oracle_num_output_tokens, one.prompt) for one in requests]
 
 

@@ -60,17 +60,21 @@ class Observed:
 
 
 def read(trace: Trace, path: object) -> list[Record]:
-    """The records in order of arrival. Raises InputError where they have no common clock, or do not tell their text."""
+    """The records in order of arrival. Raises InputError where they have no common clock."""
     if trace.sessions_start_together:
         raise InputError(f"{path}: times are per session, expected a trace in which all requests have one clock")
     records = [record for _, record in trace.records()]
     records.sort(key=lambda record: record.arrival_s)
+    return records
+
+
+def check_texts(records: Sequence[Record], path: object, format_: str) -> None:
+    """Raise InputError where some do not tell their text."""
     if unknown := sum(record.prompt is None for record in records):
         raise InputError(
             f"{path}: {unknown:,} of {counted(len(records), 'request')} without a word on the text they "
-            f"share, expected prompts as blocks or texts (format {trace.format})"
+            f"share, expected prompts as blocks or texts (format {format_})"
         )
-    return records
 
 
 def check_enough(records: Sequence[Record], path: object) -> None:
