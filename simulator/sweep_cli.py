@@ -21,7 +21,11 @@ _BEST, _BASE = "best", "base"
     help="A key and its values (repeatable): a=4,8,16, a=0.3:0.9:0.1 or, with --samples, a=0.3:0.9.",
 )  # fmt: skip
 @click.option("--samples", type=Quantity("positive_count", "number"), help="Draw so many settings [all combinations].")
-@click.option("--metric", default="ttft_p90", show_default=True, help="What settings are judged by.")
+@click.option(
+    "--metric", default="ttft_p90", show_default=True,
+    help="What settings are judged by: ttft, tpot, e2e or queue with _mean, _p50 ... _p99, hit_rate, "
+         "output_tokens_per_s; of one tenant NAME.ttft_p99, NAME.within_targets.",
+)  # fmt: skip
 @click.option("--against", default=_BEST, show_default=True, help="Compare with the best, or with base: as it is.")
 @click.option("--fixed-profile", is_flag=True, help="Take the profile as it was fitted; do not draw its errors.")
 @click.option("--router", help="The policy, where the scenario has several and routing is not varied.")
@@ -60,10 +64,10 @@ def sweep(
     from simulator.report import check_writable
     from simulator.sweep import report
     from simulator.sweep.design import grid, hypercube
-    from simulator.sweep.findings import read_metric
+    from simulator.sweep.metrics import read_metric
     from simulator.sweep.runs import run
 
-    judged_by = read_metric(metric)
+    judged_by = read_metric(metric, described)
     design = grid(described, axes) if samples is None else hypercube(described, axes, samples)
     place = None
     if against == _BASE:

@@ -30,6 +30,7 @@ from simulator.sweep import Design, Findings, grid, hypercube, read_axis, row_st
 from simulator.sweep.differences import adjusted, against, all_pairs
 from simulator.sweep.effects import find_effects, tells_apart
 from simulator.sweep.figures import figures
+from simulator.sweep.metrics import read_metric
 from simulator.sweep.report import notes, short_names, verdict
 from tests.test_variants import TEXT
 
@@ -788,9 +789,15 @@ def test_a_scenario_beside_drawn_settings_has_its_own_values(tmp_path: Path) -> 
 COMMAND_MISTAKES = [
     ([], "--vary: missing, expected KEY=VALUES, like cluster.instances=4,8,16"),
     (["--vary", "cluster.instances=1,2", "--metric", "ttft_p9"],
-     "--metric: unknown 'ttft_p9' (did you mean 'ttft_p90'?)"),
-    (["--vary", "cluster.instances=1,2", "--metric", "throughput"], "--metric: unknown 'throughput' (known: e2e_p90, "
-     "hit_rate, output_tokens_per_s, tpot_p90, ttft_p90)"),
+     "--metric: unknown 'ttft_p9', expected ttft, tpot, inter_token, e2e, queue with _mean, _p50, _p90, _p95, _p99, or "
+     "cached_share, output_tokens_per_s, hit_rate"),
+    (["--vary", "cluster.instances=1,2", "--metric", "cat.ttft_p90"],
+     "--metric cat.ttft_p90: the scenario has no tenant 'cat' (did you mean 'chat'?)"),
+    (["--vary", "cluster.instances=1,2", "--metric", "chat.hit_rate"],
+     "--metric: unknown 'chat.hit_rate', expected ttft, tpot, e2e, queue with _mean, _p50, _p90, _p95, _p99, or "
+     "cached_share, output_tokens_per_s, within_targets, goodput"),
+    (["--vary", "cluster.instances=1,2", "--metric", "code.goodput"],
+     "--metric code.goodput: the tenant has no targets"),
     (["--vary", "cluster.instances=1,2", "--against", "all"], "--against: got 'all', expected best or base"),
     (["--vary", "cluster.instances=1,2", "--samples", "1"], "--samples: got 1, expected 2 to 100,000"),
     (["--vary", "cluster.instances=1,2", "--router", "random"], "--router: the scenario has no policy 'random' (known: "
@@ -818,6 +825,26 @@ def test_differences_are_paired_by_replication(tmp_path: Path) -> None:
     assert found.best == best
     expected = paired_difference("ttft_p90_s", "", "", values[1 - best], values[best])
     assert found.differences[1 - best].estimate == expected.estimate
+
+
+@pytest.mark.parametrize(
+    ("metric", "key"),
+    [("ttft_p99", "ttft_p99_s"), ("chat.ttft_p90", "ttft_p90_s"), ("code.e2e_mean_s", "e2e_mean_s"),
+     ("code.cached_share", "cached_share"), ("chat.output_tokens_per_s", "output_tokens_per_s")],
+)  # fmt: skip
+def test_settings_are_judged_by_any_latency_and_by_those_of_one_tenant(tmp_path: Path, metric: str, key: str) -> None:
+    described = scenario(replications=2)
+    found = swept(tmp_path, "cluster.instances=1,2", replications=2)
+    found.metric = read_metric(metric, described)
+    tenant, dot, _ = metric.rpartition(".")
+    for number in (0, 1):
+        run_ = experiment.run(described.with_changes({("cluster", "instances"): 1}), router=described.routing[0],
+                              replication=number, draws_profile=True)  # fmt: skip
+        rows = run_.by_tenant() if dot else [run_.summary() | {"tenant": ""}]
+        (expected,) = [row[key] for row in rows if row["tenant"] == tenant]
+        assert found.values(found.metric)[0, number] == pytest.approx(expected)
+    assert found.metric in found.to_json()["settings"][0]["estimates"]
+    assert (f" of {tenant} (" in verdict(found)) is bool(dot)
 
 
 def test_runs_too_short_for_their_load_are_those_of_a_comparison_and_get_no_interval(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simulator.comparison import COMPARED, Shown
+from simulator.comparison import Shown
 from simulator.sweep.axes import Axis, label, numbers
 from simulator.sweep.effects import Effects
 from simulator.sweep.findings import Findings
@@ -32,12 +32,11 @@ def figures(findings: Findings) -> dict[str, Figure]:
 
 def _settings(findings: Findings) -> Figure:
     num_axes = len(findings.design.axes)
-    metrics = [shown for shown in COMPARED if not np.isnan(findings.values(shown.key)).all()]
+    metrics = [shown for shown in findings.metrics if not np.isnan(findings.values(shown.key)).all()]
     if not metrics:
         figure = Figure(figsize=(6.2, 1.5))
         figure.text(0.5, 0.5, "No run served a request.", ha="center")
         return figure
-    metrics.sort(key=lambda shown: shown.key != findings.metric)
     panels = metrics if num_axes <= 2 else [findings.shown] * num_axes
     with sns.axes_style("whitegrid"), sns.plotting_context("notebook", font_scale=0.85):
         columns = min(2, len(panels))

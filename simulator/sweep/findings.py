@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -10,22 +11,20 @@ from typing import Any
 import numpy as np
 
 from simulator.comparison import COMPARED, GROWING, Provenance, Shown
-from simulator.errors import InputError, nearest
 from simulator.statistics import TOO_SHORT, Difference, Estimate, t_interval
 from simulator.steady import LEAST_REQUESTS, Batches, grows, is_too_short, lengthen
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
 from simulator.sweep.effects import Effects, find_effects, tells_apart
-
-METRICS = {shown.key: shown for shown in COMPARED}
+from simulator.sweep.metrics import shown_of
 
 
 @dataclass
 class Findings:
-    """``rows`` has the settings of the design in their order, each with all its replications. ``metric`` (a key of
-    ``METRICS``) is what settings are judged by; ``against`` the place of the setting that all are compared with, None
-    for the best. ``num_found`` rows were there before.
+    """``rows`` has the settings of the design in their order, each with all its replications. ``metric`` (a column
+    of the rows, see ``metrics.shown_of``) is what settings are judged by; ``against`` the place of the setting that all
+    are compared with, None for the best. ``num_found`` rows were there before.
     """
 
     provenance: Provenance
@@ -40,7 +39,12 @@ class Findings:
     @property
     def shown(self) -> Shown:
         """The metric that settings are judged by, as people read it."""
-        return METRICS[self.metric]
+        return shown_of(self.metric)
+
+    @property
+    def metrics(self) -> list[Shown]:
+        """What is told of every setting: first what they are judged by."""
+        return [self.shown, *(shown for shown in COMPARED if shown.key != self.metric)]
 
     @property
     def as_ratio(self) -> bool:
@@ -51,7 +55,7 @@ class Findings:
         """One row a setting, one column a replication; NaN where a run has no such value, or waits grow without end."""
         if metric not in self._values:
             found = self._column(metric)
-            if metric.startswith(GROWING):
+            if metric.rpartition(".")[2].startswith(GROWING):
                 found[sorted(self.unstable)] = np.nan
             self._values[metric] = found
         return self._values[metric]
@@ -96,7 +100,7 @@ class Findings:
         return [int(row["num_skipped"]) for row in self.rows]
 
     def _column(self, name: str) -> np.ndarray:
-        found = np.array([row[name] for row in self.rows], dtype=float)
+        found = np.array([row.get(name, math.nan) for row in self.rows], dtype=float)
         return found.reshape(len(self.design.points), self.num_replications)
 
     def estimate(self, place: int, metric: str) -> Estimate | None:
@@ -155,7 +159,7 @@ class Findings:
         """Everything a machine needs, as JSON types; times in seconds, shares between 0 and 1."""
         settings = []
         for place, point in enumerate(self.design.points):
-            estimates = {shown.key: self.estimate(place, shown.key) for shown in COMPARED}
+            estimates = {shown.key: self.estimate(place, shown.key) for shown in self.metrics}
             difference = self.differences.get(place)
             settings.append({
                 "values": {axis.name: value for axis, value in zip(self.design.axes, point.values, strict=True)},
@@ -182,11 +186,3 @@ class Findings:
     def _compared(self) -> np.ndarray:
         values = self.values(self.metric)
         return np.log(values) if self.as_ratio else values
-
-
-def read_metric(name: str) -> str:
-    """The key of a metric given by its key or short (``ttft_p90``). Raises InputError for another one."""
-    short = {key if key.endswith("_per_s") else key.removesuffix("_s"): key for key in METRICS}
-    if name not in METRICS and name not in short:
-        raise InputError(f"--metric: unknown {name!r}{nearest(name, short)}")
-    return short.get(name, name)

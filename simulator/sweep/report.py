@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from simulator.comparison import COMPARED, Shown, show
+from simulator.comparison import Shown, show
 from simulator.counts import counted
 from simulator.errors import InputError
 from simulator.statistics import LEVEL, Difference
@@ -199,7 +199,7 @@ def _settings(findings: Findings, width: int) -> Table:
     table.add_column(f"against {_reference(findings)}", justify="right")
     table.add_column("p", justify="right")
     num_others = max(0, (width - used) // _COLUMN_WIDTH)
-    others = [shown for shown in COMPARED if shown.key != findings.metric][:num_others]
+    others = findings.metrics[1:][:num_others]
     for shown in others:
         table.add_column(escape(_heading(shown)), justify="right")
     for place in _printed(findings):
@@ -273,7 +273,7 @@ def _csv(findings: Findings) -> str:
     """A row a setting: its values, means and half widths in seconds and shares, and the difference with its p-value."""
     target = io.StringIO()
     rows = csv.writer(target, lineterminator="\n")
-    metrics = [shown.key for shown in COMPARED]
+    metrics = [shown.key for shown in findings.metrics]
     rows.writerow([
         *(axis.name for axis in findings.design.axes), *metrics, *(f"{name}_half_width" for name in metrics),
         "difference_is", "difference", "difference_half_width", "adjusted_p",

@@ -20,6 +20,7 @@ from simulator.sweep import warmup, workers
 from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
 from simulator.sweep.findings import Findings
+from simulator.sweep.metrics import OF_TENANT
 from simulator.sweep.row_store import Key, RowStore, locked
 from simulator.uncertainty import uncertainty_of
 
@@ -129,10 +130,8 @@ def _numbers(uncut: RunResult, counted: RunResult) -> dict[str, float]:
     found["arriving_s"] = waits.span_s
     of_counted = batches(counted.waits().values_s)
     found |= {f"ttft_batches_{name}": value for name, value in of_counted._asdict().items()}
-    for tenant in counted.by_tenant() if any(counted.targets_s) else ():
-        for name in ("within_targets", "goodput"):
-            if name in tenant:
-                found[f"{name} {tenant['tenant']}"] = _number(tenant[name])
+    for tenant in counted.by_tenant() if len(counted.tenants) > 1 or any(counted.targets_s) else ():
+        found |= {f"{tenant['tenant']}.{key}": _number(tenant[key]) for key in OF_TENANT if key in tenant}
     return found
 
 
