@@ -92,9 +92,10 @@ def _warmup(findings: Findings) -> list[str]:
     least, most = min(findings.num_skipped), max(findings.num_skipped)
     if findings.provenance.warmup != "auto":
         return [warmup_line(most, "as the scenario says")] if most else []
+    if not most and findings.provenance.is_stationary:
+        return ["No warm-up is found in the scenario as it is."]
     if not most:
-        why = "no warm-up is found in" if findings.provenance.is_stationary else "nothing has a steady state in"
-        return [f"Every request counts: {why} the scenario as it is."]
+        return ["Every request counts: nothing has a steady state in the scenario as it is."]
     half = "" if least == most else ", but at most half of any tenant's"
     return [warmup_line(most, f"found by MSER-5 in the scenario as it is{half}")]
 
