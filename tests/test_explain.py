@@ -18,6 +18,7 @@ from simulator.explain.explanation import Explanation, explain
 from simulator.explain.parts import NAMES, PARTS
 from simulator.explain.source import Source, open_source
 from simulator.explain.story import Story
+from simulator.explain.table import heading
 from simulator.explain.words import duration
 from tests.test_scenario import TEXT
 
@@ -212,9 +213,17 @@ def test_a_run_is_explained_by_its_own_rows(made: Path) -> None:
     table = pd.read_parquet(made / "out" / "requests.parquet")
     for path in (made / "out", made / "out" / "summary.json"):
         found = explain(open_source(path), router="least_requests", replication=1)
-        assert found.is_checked
+        assert found.num_uncounted is not None
         rows = table[(table["policy"] == "least_requests") & (table["replication"] == 1)].sort_values("request_id")
         assert found.requests["ttft_s"].tolist() == pytest.approx(rows["ttft_s"].tolist(), nan_ok=True, abs=0)
+
+
+def test_what_the_report_of_the_run_does_not_count_is_said(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(f"{TEXT}warmup: 5\n")
+    assert run("run", tmp_path / "w.yaml", "--router", "round_robin", "--jobs", "1", "-o", tmp_path / "out") == 0
+    found = explain(open_source(tmp_path / "out"), router="round_robin")
+    assert found.num_uncounted == 5
+    assert "Counted here are also the 5 of its warm-up and cool-down, unlike in its report." in heading(found)
 
 
 def test_a_variant_is_found_under_its_label(tmp_path: Path) -> None:
@@ -224,7 +233,7 @@ def test_a_variant_is_found_under_its_label(tmp_path: Path) -> None:
     (tmp_path / "v.yaml").write_text(text)
     assert run("compare", tmp_path / "v.yaml", "--jobs", "1", "-o", tmp_path / "out") == 0
     found = explain(open_source(tmp_path / "out"), variant="four", router="random")
-    assert (found.label, found.is_checked) == ("four: random", True)
+    assert (found.label, found.num_uncounted) == ("four: random", 0)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -331,7 +340,7 @@ def test_rows_that_come_out_otherwise(out: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_run_without_its_rows_is_explained_and_not_called_checked(out: Path) -> None:
     (out / "requests.parquet").unlink()
-    assert not explain(open_source(out), router="round_robin").is_checked
+    assert explain(open_source(out), router="round_robin").num_uncounted is None
     (out / "requests.parquet").write_text("no table")
     with pytest.raises(InputError, match="cannot read the rows of the run"):
         explain(open_source(out), router="round_robin")
@@ -351,10 +360,10 @@ def test_a_trace_that_changed_or_is_elsewhere(tmp_path: Path, capsys: pytest.Cap
     out = tmp_path / "out"
     assert run("run", place / "t.yaml", "--jobs", "1", "-o", out) == 0
     capsys.readouterr()
-    assert explain(open_source(out)).is_checked
+    assert explain(open_source(out)).num_uncounted is not None
     (place / "t.jsonl").write_text("\n".join(lines[1:]) + "\n")
     assert "simulated again, there were 9 requests, now 8: a trace" in refused(capsys, out)
     place.rename(tmp_path / "elsewhere")
     assert "no such file 't.jsonl'" in refused(capsys, out)
     (tmp_path / "elsewhere" / "t.jsonl").write_text("\n".join(lines) + "\n")
-    assert explain(open_source(out, tmp_path / "elsewhere")).is_checked
+    assert explain(open_source(out, tmp_path / "elsewhere")).num_uncounted is not None

@@ -52,8 +52,8 @@ class Explanation:
     """One policy or variant (``label``) of a scenario in one replication; of all tenants, or one (``tenant``).
 
     ``scenario`` is what was simulated. ``requests`` are all rows of the run in order of ids, whoever is meant, with the
-    parts (null without a first token) and ``num_preemptions_before`` the first token. ``is_checked``: the rows are
-    those of the run that was recorded.
+    parts (null without a first token) and ``num_preemptions_before`` the first token. ``num_uncounted``:
+    how many of these the report of the run does not count; None where there was no run whose rows they are.
     """
 
     scenario: Scenario
@@ -62,7 +62,7 @@ class Explanation:
     tenants: tuple[str, ...]
     requests: pd.DataFrame
     chunks: list[Chunks]
-    is_checked: bool
+    num_uncounted: int | None
     tenant: str | None = None
 
     def bands(self) -> list[Band]:
@@ -119,12 +119,12 @@ def explain(
     result = run(
         chosen, router=spec, replication=replication, draws_profile=source.draws_profile, watcher=recorder
     )
-    is_checked = check_same(source, label, replication, result.requests)
+    num_uncounted = check_same(source, label, replication, result.requests)
     parts = recorder.table().rename(columns={"num_preemptions": "num_preemptions_before"})
     rows = result.requests.merge(parts, on="request_id", how="left", validate="one_to_one")
     rows = rows.sort_values("request_id", ignore_index=True)
     return Explanation(
-        chosen, label, replication, result.tenants, rows, recorder.chunks, is_checked, tenant
+        chosen, label, replication, result.tenants, rows, recorder.chunks, num_uncounted, tenant
     )
 
 

@@ -116,17 +116,18 @@ def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key == "policy" or value != usual.get(key)}
 
 
-def check_same(source: Source, label: str, replication: int, rows: pd.DataFrame) -> bool:
-    """Whether the run's own rows were there to be compared with ``rows``, simulated again. Raises InputError where they
-    differ.
+def check_same(source: Source, label: str, replication: int, rows: pd.DataFrame) -> int | None:
+    """How many of the run's own rows its report does not count (warm-up and cool-down); None where these rows were not
+    there to be compared with ``rows``, simulated again. Raises InputError where they differ.
     """
     import pandas as pd
 
     if source.rows is None:
-        return False
+        return None
     try:
         table = pd.read_parquet(source.rows)
         then = table[(table["policy"] == label) & (table["replication"] == replication)]
+        num_uncounted = int((then["is_warmup"] | then["is_cooldown"]).sum())
         then = then[list(_COMPARED)].sort_values("request_id", ignore_index=True)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{source.rows}: cannot read the rows of the run ({error})") from None
@@ -138,7 +139,7 @@ def check_same(source: Source, label: str, replication: int, rows: pd.DataFrame)
             f"{source.rows}: simulated again, {problem}: a trace, a profile or kvcast has changed since{versions}, "
             "expected all as it was"
         )
-    return True
+    return num_uncounted
 
 
 def _difference(then: pd.DataFrame, now: pd.DataFrame) -> str | None:

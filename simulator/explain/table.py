@@ -34,11 +34,13 @@ def print_explanation(found: Explanation, num_slowest: int, console: Console) ->
 
 def heading(found: Explanation) -> Iterator[str]:
     """What was explained, and how many requests."""
-    checked = "; its rows are those of the run" if found.is_checked else ""
+    checked = "" if found.num_uncounted is None else "; its rows are those of the run"
     yield (
         f"{found.scenario.name}, {found.label}, replication {found.replication}{checked}: mean time to first token by "
         "part and percentile band"
     )
+    if found.num_uncounted:
+        yield f"Counted here are also the {found.num_uncounted:,} of its warm-up and cool-down, unlike in its report."
     num_without = len(found.meant) - len(found.answered)
     if num_without:
         yield f"Left out: {counted(num_without, 'request')} of {len(found.meant):,} without a first token."
