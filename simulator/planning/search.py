@@ -30,14 +30,14 @@ def search(space: Space, decide: Decide, screen: Screen | None = None) -> None:
     that are alike in it in the order of ``screen`` (less is better) of the setting in their middle. What is dearer than
     the answer, or as dear, is not looked at here.
     """
-    price, is_first = inf, True
+    price = inf
     for family in _ordered(space, screen):
         judged: dict[int, Judgement] = {}
         while left := [one for one in within(family, judged) if one.cost < price and one.instances not in judged]:
-            one = _next(left, judged, from_the_top=not is_first)
+            one = _next(left, judged, from_the_top=price < inf)
             judged[one.instances] = decide(one)
             if judged[one.instances].verdict == Verdict.MEETS:
-                price, is_first = one.cost, False
+                price = one.cost
 
 
 def _ordered(space: Space, screen: Screen | None) -> list[tuple[Candidate, ...]]:
