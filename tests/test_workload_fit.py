@@ -29,7 +29,7 @@ from simulator.workload_fit import another, comparison, lasting, returning
 from simulator.workload_fit.fit import Fit, fit
 from simulator.workload_fit.likeness import measure, of_records
 from simulator.workload_fit.observed import observe, read
-from simulator.workload_fit.written import text
+from simulator.workload_fit.written import entry, text
 
 TRACES = Path(__file__).parents[1] / "scenarios" / "traces"
 BLOCK = 512
@@ -273,7 +273,7 @@ def test_the_second_half_of_the_conversation_trace_is_hit_as_the_generator_says(
 @pytest.mark.parametrize("name", ["conversation", "synthetic"])
 def test_a_fit_is_small_and_like_what_it_was_fitted_to(name):
     found, rows = half_fit(name), trace(name)
-    assert len(text(name, found.source, ["a comment"]).encode()) < 20_000
+    assert len(text([entry(name, found.source)], ["a comment"]).encode()) < 20_000
     for side in comparison.compare(rows[: len(rows) // 2], found, 0, BLOCK):
         if side.is_hit or "mean" in side.figure or side.figure == "requests/s":
             assert side.is_close, side

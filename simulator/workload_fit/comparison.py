@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from simulator.workload import WorkloadSpec, open_workload
+from simulator.workload import TenantSpec, WorkloadSpec, open_workload
 from simulator.workload.records import Record
 from simulator.workload_fit.fit import Fit
 from simulator.workload_fit.likeness import drawn, measure, of_records, of_requests
@@ -63,10 +62,14 @@ def compare(
 
 
 def together(
-    records: Sequence[Record], tenants: Sequence[dict[str, Any]], block_tokens: int, seeds: Sequence[int] = SEEDS
+    records: Sequence[Record], fits: Sequence[tuple[str, Fit, int]], block_tokens: int, seeds: Sequence[int] = SEEDS
 ) -> list[Side]:
-    """The records of all fitted tenants beside those that their generators (entries of a scenario) draw together."""
-    workload = WorkloadSpec.model_validate({"tenants": list(tenants)})
+    """The records of several tenants (in order of arrival) beside what their generators draw together in a scenario.
+
+    ``fits``: of each tenant the name, the generator, and how many requests it is to draw.
+    """
+    drawn_from = [(name, found.spec.model_copy(update={"num_requests": num})) for name, found, num in fits]
+    workload = WorkloadSpec(tenants=tuple(TenantSpec(name=name, tree=spec) for name, spec in drawn_from))
     part = measure(of_records(records), block_tokens)
     made = [measure(of_requests(open_workload(workload, seed, 0)), block_tokens, part).figures for seed in seeds]
     return [Side(name, value, tuple(one[name] for one in made)) for name, value in part.figures.items()]
