@@ -136,14 +136,7 @@ class Comparison:
         series: dict[str, list[Waits]] = {policy: [] for policy in self.policies}
         for result in self.at_full_load:
             series[result.policy].append(result.waits())
-        is_stationary, most = self.provenance.is_stationary, min(result.most_skipped for result in self.at_full_load)
-        found = judge(series, self.provenance.warmup, is_stationary=is_stationary, most=most)
-        # A trace that comes faster than it is served tells no more of latencies than a drawn workload does.
-        overloaded = {
-            policy for policy in self.policies
-            if all(result.is_overloaded for result in self.results if result.policy == policy)
-        }  # fmt: skip
-        return replace(found, unstable=found.unstable | overloaded, too_short=found.too_short - overloaded)
+        return judge(series, self.provenance.warmup, is_stationary=self.provenance.is_stationary)
 
     @cached_property
     def at_full_load(self) -> list[RunResult]:

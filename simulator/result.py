@@ -152,20 +152,22 @@ class RunResult:
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether half of the requests (of a hundred or more) queue longer than a tenth of the time in which they come.
+        """Whether half of the requests, of all or of one tenant (a hundred or more), queue longer than a tenth of the
+        time in which they come.
         """
-        many = len(self.requests) >= _MANY
-        return bool(many and self.requests["queue_s"].median() > _OVERLOADED_SHARE * self.arriving_s > 0)
+        return any(map(_queues_long, [self.requests, *(mine for _, mine in self.requests.groupby("tenant"))]))
 
     @property
     def arriving_s(self) -> float:
         """Seconds from the first arrival to the last; NaN without any."""
-        return float(self.requests["arrival_s"].max() - self.requests["arrival_s"].min())
+        return _arriving_s(self.requests)
 
     def waits(self) -> Waits:
         """TTFT (seconds) in order of arrival; where a request has none, that of the one before."""
-        in_order = self.requests.sort_values("arrival_s", kind="stable")["ttft_s"]
-        return Waits(in_order.ffill().bfill().dropna().to_numpy(dtype=float), self.arriving_s)
+        rows = self.requests.sort_values("arrival_s", kind="stable")
+        values = rows["ttft_s"].ffill().bfill().dropna()
+        tenant = rows["tenant"].cat.codes.to_numpy()[: len(values)]
+        return Waits(values.to_numpy(dtype=float), self.arriving_s, tenant, self.is_overloaded)
 
     def last_begun_s(self) -> dict[str, float]:
         """When each tenant's last request that follows no other, or its last session, began (seconds)."""
@@ -287,6 +289,14 @@ class RunResult:
             "busy_max_over_mean": _ratio(max(busy), mean_busy),
             "requests_max_over_mean": _ratio(max(served, default=0), mean_served),
         }
+
+
+def _arriving_s(rows: pd.DataFrame) -> float:
+    return float(rows["arrival_s"].max() - rows["arrival_s"].min())
+
+
+def _queues_long(rows: pd.DataFrame) -> bool:
+    return len(rows) >= _MANY and bool(rows["queue_s"].median() > _OVERLOADED_SHARE * _arriving_s(rows) > 0)
 
 
 def _begins(rows: pd.DataFrame) -> pd.Series:

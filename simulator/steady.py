@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,10 +35,14 @@ _GROWTH_RATE = 0.001
 
 
 class Waits(NamedTuple):
-    """Of one run: a number a request (seconds) in order of arrival, and the seconds in which they came."""
+    """Of one run: a number a request (seconds) in order of arrival, the seconds in which they came, and who sent each,
+    by number. ``is_overloaded``: waits are long beside that time (see ``RunResult.is_overloaded``).
+    """
 
     values_s: np.ndarray
     span_s: float
+    tenant: np.ndarray
+    is_overloaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,33 +61,41 @@ class SteadyState:
     lengthen: int = 1
 
 
-def judge(
-    series: Mapping[str, Sequence[Waits]],
-    warmup: int | str = "auto",
-    *,
-    is_stationary: bool = True,
-    most: int | None = None,
-) -> SteadyState:
+def judge(series: Mapping[str, Sequence[Waits]], warmup: int | str = "auto", *, is_stationary: bool) -> SteadyState:
     """``series``: of each setting the waits of every replication. ``warmup``: how many requests to leave out, or auto.
 
-    Of settings whose runs differ in length (another rate, a tenant more) never more than half of the shortest is left
-    out, nor more than ``most`` (see `half_of_each`): what begins after the last request of a steady load, or of one of
-    its tenants, is no sample of it. Without several replications, or of a workload that is not ``is_stationary``,
-    nothing is found: then a run is not a sample of a long one but the thing itself.
+    Never more than half of any tenant's requests in any run is left out (see `half_of_each`): what begins after the
+    last request of a steady load, or of one of its tenants, is no sample of it. Settings whose runs are too short say
+    nothing of a warm-up, unless all are. Without several replications, or of a workload that is not ``is_stationary``,
+    nothing is found: then a run is not a sample of a long one but the thing itself; but too much is too much.
     """
-    tables = {name: _table(rows) for name, rows in series.items()}
+    overloaded = frozenset(name for name, runs in series.items() if runs and all(run.is_overloaded for run in runs))
+    tables = {name: _table([run.values_s for run in runs]) for name, runs in series.items()}
     judged = {name: table for name, table in tables.items() if len(table) > 1 and table.shape[1] >= LEAST_REQUESTS}
     if not is_stationary or not judged:
-        return SteadyState(*((0, "none") if warmup == "auto" else (int(warmup), "given")))
-    unstable = frozenset(name for name, table in judged.items() if grows(table, [one.span_s for one in series[name]]))
+        return SteadyState(*((0, "none") if warmup == "auto" else (int(warmup), "given")), unstable=overloaded)
+    unstable = overloaded | {name for name in judged if grows_for_somebody(list(map(quarters_by_sender, series[name])))}
     stable = {name: table for name, table in judged.items() if name not in unstable}
-    longest = max((mser5(table.mean(axis=0)) for table in stable.values()), default=0)
-    half = min(table.shape[1] for table in tables.values() if table.size) // 2
-    cut = min(longest, half, half if most is None else most) if warmup == "auto" else int(warmup)
-    runs = {name: list(map(batches, table[:, cut:])) for name, table in stable.items()}
+    cut = min(_found(stable), _half_of_all(series)) if warmup == "auto" else int(warmup)
+    runs = {name: _batches(table, cut) for name, table in stable.items()}
     short = {name: lengthen(found) for name, found in runs.items() if is_too_short(found)}
     method: Literal["MSER-5", "given"] = "MSER-5" if warmup == "auto" else "given"
     return SteadyState(cut, method, unstable, frozenset(short), max(short.values(), default=1))
+
+
+def _found(tables: Mapping[str, np.ndarray]) -> int:
+    """The longest warm-up that the settings have alone."""
+    own = {name: mser5(table.mean(axis=0)) for name, table in tables.items()}
+    long = [cut for name, cut in own.items() if not is_too_short(_batches(tables[name], cut))]
+    return max(long or own.values(), default=0)
+
+
+def _batches(table: np.ndarray, cut: int) -> list[Batches]:
+    return [batches(row[cut:]) for row in table]
+
+
+def _half_of_all(series: Mapping[str, Sequence[Waits]]) -> int:
+    return min((half_of_each(run.tenant) for runs in series.values() for run in runs), default=0)
 
 
 def half_of_each(tenant: np.ndarray) -> int:
@@ -101,10 +113,10 @@ def check_shorter(num_skipped: int, num_requests: int) -> None:
         raise InputError(f"warmup: got {num_skipped:,}, a run has {long}, expected fewer than that")
 
 
-def _table(runs: Sequence[Waits]) -> np.ndarray:
+def _table(rows: Sequence[np.ndarray]) -> np.ndarray:
     """One row a replication, as long as the shortest."""
-    length = min((len(run.values_s) for run in runs), default=0)
-    return np.array([run.values_s[:length] for run in runs])
+    length = min(map(len, rows), default=0)
+    return np.array([row[:length] for row in rows])
 
 
 def mser5(series: np.ndarray) -> int:
@@ -184,28 +196,66 @@ def lengthen(runs: Sequence[Batches]) -> int:
     return max(_LEAST_LONGER, math.ceil(_HIDDEN * math.log(_CORRELATED) / math.log(correlation)))
 
 
-def grows(series: np.ndarray, spans_s: Sequence[float]) -> bool:
+class Quarters(NamedTuple):
+    """Of the waits of one run: the means of the second and of the last quarter of them, and the seconds in which they
+    came.
+    """
+
+    early_s: float
+    late_s: float
+    span_s: float
+
+
+def quarters(waits_s: np.ndarray, span_s: float) -> Quarters:
+    """One run's waits, in order of arrival, reduced to what `grows` asks of it (NaN of fewer than four)."""
+    size = len(waits_s) // 4
+    if not size:
+        return Quarters(math.nan, math.nan, span_s)
+    return Quarters(float(waits_s[size : 2 * size].mean()), float(waits_s[3 * size : 4 * size].mean()), span_s)
+
+
+def quarters_by_sender(run: Waits) -> dict[int, Quarters]:
+    """Of all requests (-1) and, where there are several, of those of each tenant, if they are enough to tell."""
+    found = {-1: run.values_s}
+    tenants = np.unique(run.tenant)
+    if len(tenants) > 1:
+        found |= {int(tenant): run.values_s[run.tenant == tenant] for tenant in tenants}
+    return {who: quarters(values, run.span_s) for who, values in found.items() if len(values) >= LEAST_REQUESTS}
+
+
+def grows_for_somebody(runs: Sequence[Mapping[Any, Quarters]]) -> bool:
+    """Whether the waits of all requests grow, or those of a tenant: one of low priority may starve while others are
+    served (see `quarters_by_sender`).
+    """
+    everybody, *tenants = sorted(set.intersection(*(set(run) for run in runs))) or [None]
+    if everybody is not None and grows([run[everybody] for run in runs]):
+        return True
+    return any(grows([run[who] for run in runs], num_tests=len(tenants)) for who in tenants)
+
+
+def grows(runs: Sequence[Quarters], num_tests: int = 1) -> bool:
     """Whether waits grow all the time, so that there is no steady state: work comes faster than it is done.
 
-    ``series`` has one row a replication, three at least, whose requests came in ``spans_s``. The last quarter's mean is
-    compared with the second one's, by a one-sided paired t test at 1 % over the replications, and must be 1.5 times it:
-    waits under an overload grow in proportion to time, 2.3 times from quarter to quarter. (M/M/1, 2,000 requests, ten
-    replications: at load 0.95 and below at most 1 % are found growing, at 1.05 84 %, at 1.2 all.)
+    ``runs`` are replications, three at least. The last quarter's mean is compared with the second one's, and must be
+    1.5 times it: waits under an overload grow in proportion to time, 2.3 times from quarter to quarter. A one-sided t
+    test at 1 % (over ``num_tests`` such tests together) of their differences or of the logarithms of their ratios must
+    show that they grow: one very long wait makes differences uncertain, and one very short one ratios. (M/M/1, 2,000
+    requests, ten replications: at load 0.9 and below none is found growing, at 0.95 4 %, at 1.05 93 %, at 1.1 all.)
 
     They must also have gained a thousandth of the time in between. At ``load`` times what is served the wait of who
     comes after t is (load - 1) t (a fluid queue: Kleinrock (1976), "Queueing Systems", volume 2, section 2.7), a tenth
     of that where requests are turns of conversations of ten, which wait for each other: what gains less is no overload
     by a hundredth, but a start that takes long.
     """
-    quarter = series.shape[1] // 4
-    if len(series) < 3 or not quarter:
+    early, late, spans = np.array(runs).T
+    if len(runs) < 3 or np.isnan(early).any():
         return False
     from scipy import stats
 
-    early, late = series[:, quarter : 2 * quarter].mean(axis=1), series[:, 3 * quarter : 4 * quarter].mean(axis=1)
-    if late.mean() <= _GROWTH * early.mean():
+    least_s = _GROWTH_RATE * spans / 2
+    if late.mean() <= _GROWTH * early.mean() or (late - early).mean() <= least_s.mean():
         return False
-    gained = late - early
-    error = float(gained.std(ddof=1)) / math.sqrt(len(gained))
-    least = max(stats.t.ppf(_GROWTH_LEVEL, len(gained) - 1) * error, _GROWTH_RATE * float(np.mean(spans_s)) / 2)
-    return bool(gained.mean() > least)
+    limit = float(stats.t.ppf(1 - (1 - _GROWTH_LEVEL) / num_tests, len(runs) - 1))
+    # The logarithms of what is as short as the least gain differ by nothing.
+    gains = late - early, np.log(late + least_s) - np.log(early + least_s)
+    return any(gain.mean() > limit * gain.std(ddof=1) / math.sqrt(len(gain)) for gain in gains)

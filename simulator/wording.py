@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from simulator.counts import counted
 from simulator.eviction import VLLM
 from simulator.scenario.changes import write_value
 from simulator.statistics import LEVEL, THIS_TRACE_ONLY
+from simulator.steady import LEAST_REQUESTS
 
 if TYPE_CHECKING:
     from simulator.result import RunResult
@@ -29,7 +30,7 @@ _ENDS_EARLY = 0.7
 
 # The share of a run's requests that come after the last conversation has begun is how far the load before that falls
 # short of the full one on average: what conversations send late at the end they lack at the beginning.
-_FADING = 0.2
+_FADING = 0.1
 
 
 def basis(comparison: Comparison) -> str:
@@ -137,9 +138,11 @@ def notes(comparison: Comparison) -> list[str]:
     found += variant_lines(comparison)
     found += _eviction_lines(comparison)
     if comparison.provenance.is_stationary:
-        first = comparison.at_full_load[0]
         found += early_end_lines(comparison.results[0].last_begun_s())
-        found += cooldown_lines(first.num_cooldown, len(comparison.results[0].requests))
+        parts = zip(comparison.at_full_load, comparison.results, strict=True)
+        found += cooldown_lines([(run.num_cooldown, len(whole.requests)) for run, whole in parts])
+        if comparison.num_replications > 1:
+            found += few_lines(min(len(run.requests) for run in comparison.at_full_load))
     found += steady_state_lines(comparison)
     found += _pairing_lines(comparison)
     found += _profile_lines(comparison)
@@ -193,21 +196,50 @@ def early_end_lines(last_begun_s: Mapping[str, float]) -> list[str]:
     return [said]
 
 
-def cooldown_lines(num_cooldown: int, num_requests: int) -> list[str]:
-    """That what follows the last conversation's begin does not count, and whether the load was ever the full one."""
-    if not num_cooldown:
+def cooldown_lines(runs: Sequence[tuple[int, int]]) -> list[str]:
+    """That what follows the last conversation's begin does not count, and whether the load was ever the full one.
+    ``runs``: of each the requests of its cool-down and all its requests.
+    """
+    if not any(num for num, _ in runs):
         return []
-    share = num_cooldown / num_requests
+    shares = [num / (whole or 1) for num, whole in runs]
     said = (
-        f"A cool-down of {counted(num_cooldown, 'request')} ({share:.0%} of the first run) ends every run and counts "
-        "nowhere: no conversation begins any more, and the load falls."
+        f"A cool-down ends every run, {_span([f'{num:,}' for num, _ in runs], runs)} requests of it "
+        f"({_span([f'{share:.0%}' for share in shares], runs)}), and counts nowhere: no conversation begins any more, "
+        "and the load falls."
     )
-    if share > _FADING:
+    if missing := missing_load(runs):
         said += (
-            " Conversations are long beside the time in which they begin: before that the load is on average about "
-            f"{share:.0%} lower than in the long run, and latencies are better. A longer workload builds up to it."
+            " Conversations are long beside the time in which they begin: before that the load is on average up to "
+            f"{missing:.0%} lower than in the long run, and latencies are better. A longer workload builds up to it."
         )
     return [said]
+
+
+def few_lines(num_requests: int) -> list[str]:
+    """That runs of so few requests tell nothing of a steady state."""
+    if num_requests >= LEAST_REQUESTS:
+        return []
+    said = (
+        f"A run has {counted(num_requests, 'request')}, of {LEAST_REQUESTS} at least an overload could be told from a "
+        "steady load: what is said holds for runs as short as these."
+    )
+    return [said]
+
+
+def missing_load(runs: Sequence[tuple[int, int]]) -> float | None:
+    """The share of the full load that was missing on average in one of these runs (see `cooldown_lines`), if it is too
+    much to speak of the long run.
+    """
+    share = max(num / (whole or 1) for num, whole in runs)
+    return share if share > _FADING else None
+
+
+def _span(said: Sequence[str], runs: Sequence[tuple[int, int]]) -> str:
+    """``302``, or ``302 to 5,328``: of the least and of the largest cool-down."""
+    numbers = [num for num, _ in runs]
+    least, most = said[numbers.index(min(numbers))], said[numbers.index(max(numbers))]
+    return least if least == most else f"{least} to {most}"
 
 
 def steady_state_lines(comparison: Comparison) -> list[str]:

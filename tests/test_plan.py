@@ -297,7 +297,7 @@ def outcome(*ttft_s: float, series: Sequence[float] = ()) -> Outcome:
     values = np.array(ttft_s)
     return Outcome(
         ("a",), np.zeros(len(values), int), {"ttft": values}, np.isfinite(values),
-        Waits(np.array(series), float(len(series))), {}, {}, {}, {},
+        Waits(np.array(series), float(len(series)), np.zeros(len(series), int)), {}, {}, {}, {},
     )
 
 

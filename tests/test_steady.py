@@ -25,7 +25,18 @@ from simulator.metrics import Metrics
 from simulator.routing import Hold, Router, Send
 from simulator.scenario import load
 from simulator.statistics import t_interval
-from simulator.steady import SteadyState, Waits, batches, grows, half_of_each, is_too_short, judge, lengthen, mser5
+from simulator.steady import (
+    SteadyState,
+    Waits,
+    batches,
+    grows,
+    half_of_each,
+    is_too_short,
+    judge,
+    lengthen,
+    mser5,
+    quarters,
+)
 from simulator.streams import stream
 from simulator.wording import notes
 
@@ -50,6 +61,11 @@ def waits(num_servers: int, load: float, shape: tuple[int, int], rng: np.random.
 def short(series: np.ndarray) -> bool:
     """Whether runs with these waits, one row a replication, are too short."""
     return is_too_short([batches(row) for row in series])
+
+
+def growing(series: np.ndarray, span_s: float) -> bool:
+    """Whether these waits, one row a replication, that come within so long, grow."""
+    return grows([quarters(row, span_s) for row in series])
 
 
 def must_wait(num_servers: int, load: float) -> float:
@@ -162,23 +178,24 @@ def test_replications_with_profiles_of_their_own_are_not_too_short_for_being_unl
 def test_an_overload_is_found_and_a_stable_queue_is_not_called_one():
     rng = stream(4, "overload")
     for rho, least, most in ((1.2, 1.0, 1.0), (0.9, 0.0, 0.02)):
-        found = np.mean([grows(waits(1, rho, (10, 2_000), rng), [2_000 / rho] * 10) for _ in range(50)])
+        found = np.mean([growing(waits(1, rho, (10, 2_000), rng), 2_000 / rho) for _ in range(50)])
         assert least <= found <= most, rho
-    assert not grows(waits(1, 1.2, (2, 2_000), rng), [2_000 / 1.2] * 2), "two replications cannot tell"
+    assert not growing(waits(1, 1.2, (2, 2_000), rng), 2_000 / 1.2), "two replications cannot tell"
 
 
 def test_waits_that_rise_with_a_long_start_are_no_overload():
     """From 10 to 50 ms within an hour; an overload by 2 % would have everybody wait for a minute by then."""
     rng = stream(9, "start")
     rising_s = np.linspace(0.01, 0.05, 4_000) + rng.normal(0, 0.002, (8, 4_000))
-    assert not grows(rising_s, [3_600.0] * 8)
-    assert grows(rising_s, [10.0] * 8)
+    assert not growing(rising_s, 3_600)
+    assert growing(rising_s, 10)
     overload_s = np.linspace(0, 0.02 * 3_600, 4_000) + rng.normal(0, 0.002, (8, 4_000))
-    assert grows(overload_s, [3_600.0] * 8)
+    assert growing(overload_s, 3_600)
 
 
 def watched(rows) -> list[Waits]:
-    return [Waits(row, float(len(row))) for row in rows]
+    """One tenant's, a second apart."""
+    return [Waits(row, float(len(row)), np.zeros(len(row), int)) for row in rows]
 
 
 def test_of_a_run_without_requests_nothing_is_told():
@@ -206,8 +223,8 @@ def test_of_runs_that_differ_in_length_no_more_than_half_of_the_shortest_is_cut(
     short = [rng.normal(10, 1, 1_000) for _ in range(5)]
     long = [rng.normal(10, 1, 2_000) + np.where(np.arange(2_000) < 900, 8.0, 0.0) for _ in range(5)]
     assert mser5(np.mean(long, axis=0)) >= 900
-    assert judge({"before": watched(short), "after": watched(long)}).num_skipped == 500
-    assert judge({"after": watched(long)}).num_skipped >= 900
+    assert judge({"before": watched(short), "after": watched(long)}, is_stationary=True).num_skipped == 500
+    assert judge({"after": watched(long)}, is_stationary=True).num_skipped >= 900
 
 
 def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
@@ -216,12 +233,12 @@ def test_one_cut_serves_all_settings_and_the_scenario_may_say_it():
     warm = [rng.normal(10, 1, 3_000) for _ in range(5)]
     cold = [row + np.where(np.arange(3_000) < 200, 9.0, 0.0) for row in warm]
     both = {"warm": watched(warm), "cold": watched(cold)}
-    found = judge(both)
+    found = judge(both, is_stationary=True)
     assert found.method == "MSER-5"
     assert 200 <= found.num_skipped == max(mser5(np.mean(rows, axis=0)) for rows in (warm, cold))
-    assert judge(both, 17) == SteadyState(17, "given")
+    assert judge(both, 17, is_stationary=True) == SteadyState(17, "given")
     assert judge(both, is_stationary=False) == SteadyState()
-    assert judge({name: runs[:1] for name, runs in both.items()}) == SteadyState(), "never per run"
+    assert judge({name: runs[:1] for name, runs in both.items()}, is_stationary=True) == SteadyState(), "never per run"
 
 
 SCENARIO = """
@@ -255,6 +272,33 @@ def test_an_unstable_setting_has_no_latencies_and_is_named(tmp_path):
     assert comparison.estimate("random", "ttft_p90_s") is None
     assert comparison.estimate("random", "output_tokens_per_s").mean > 0
     assert any(line.startswith("Unstable at this rate: random.") for line in notes(comparison))
+
+
+def test_a_tenant_that_starves_makes_the_cluster_unstable(tmp_path):
+    """One seat. Who goes first takes half of the time, and who goes last asks for 0.4 or 0.8 of it: in the second half
+    of its requests, which are served when the others have stopped coming, it waits no longer than in the first.
+    """
+    path = tmp_path / "steady.yaml"
+    text = SCENARIO.replace("max_num_seqs: 8", "max_num_seqs: 1, scheduling_policy: priority")
+    path.write_text(text.replace("qwen3-0.6b-ascend910-a3", "linear-8ms-50us").replace("RATE", "5"))
+    described = load(path).model_dump(mode="json", exclude_unset=True)["workload"]["tenants"][0]
+    for rate, is_unstable in ((1, False), (2, True)):
+        first = described | {"name": "first", "synthetic": described["synthetic"] | {
+            "num_requests": 1_000, "suffix_tokens": 1_840, "output_tokens": 1}}  # fmt: skip
+        last = described | {"name": "last", "priority": 1, "synthetic": described["synthetic"] | {
+            "num_requests": 200 * rate, "suffix_tokens": 3_840, "output_tokens": 26,
+            "arrivals": {"process": "poisson", "rate_per_s": rate}}}  # fmt: skip
+        found = compare(load(path).with_changes({("workload", "tenants"): [first, last]}), jobs=1)
+        assert bool(found.steady_state.unstable) is is_unstable, rate
+
+
+def test_runs_of_few_requests_say_that_they_tell_of_no_steady_state(tmp_path):
+    said = "A run has 99 requests, of 100 at least an overload could be told from a steady load"
+    for limit, is_said in ((99, True), (100, False)):
+        path = tmp_path / "steady.yaml"
+        path.write_text(SCENARIO.replace("RATE", "100"))
+        found = notes(compare(load(path).changed(limit=limit), jobs=1))
+        assert any(line.startswith(said) for line in found) is is_said
 
 
 @pytest.mark.parametrize(("num_requests", "is_said"), [(100, True), (400, False)])
@@ -293,7 +337,7 @@ def conversations(tmp_path, think_time: str, **changes: Any) -> Comparison:
 def test_turns_that_come_after_the_last_conversation_has_begun_do_not_count(tmp_path, think_time, is_long):
     """With 100 s between turns two thirds come then, under a fading load: half of the run is kept, and it is said."""
     comparison = conversations(tmp_path, think_time)
-    (line,) = [line for line in notes(comparison) if line.startswith("A cool-down of ")]
+    (line,) = [line for line in notes(comparison) if line.startswith("A cool-down ends every run, ")]
     assert ("Conversations are long beside the time" in line) is is_long
     for whole, counted in zip(comparison.results, comparison.counted, strict=True):
         rows, begins = whole.requests, whole.requests.drop_duplicates("session")
@@ -332,10 +376,11 @@ def test_a_warm_up_that_nobody_stated_leaves_every_tenant_half_of_its_requests()
     most = half_of_each(sender)
     assert most == 30
     assert (sender[:most] == "short").sum() == (sender[most:] == "short").sum()
-    runs = {"": watched([series, series])}
-    assert judge(runs).num_skipped >= 100
-    assert judge(runs, most=most).num_skipped == most
-    assert judge(runs, warmup=80, most=most).num_skipped == 80
+    alone = {"": watched([series, series])}
+    both = {"": [run._replace(tenant=(sender == "short").astype(int)) for run in alone[""]]}
+    assert judge(alone, is_stationary=True).num_skipped >= 100
+    assert judge(both, is_stationary=True).num_skipped == most
+    assert judge(both, 80, is_stationary=True).num_skipped == 80
 
 
 @pytest.mark.parametrize(("warmup", "is_said"), [(200, True), (20, False)])

@@ -178,12 +178,12 @@ def _steady_state(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> Steady
     """Of several settings, each with its replications. Another load may have fewer requests, of which a warm-up that
     was found leaves half.
     """
-    most = min((half_of_each(outcome.tenant) for outcomes in runs.values() for outcome in outcomes), default=0)
     warmup = rules.warmup
     if warmup == "auto" and rules.shared_warmup is not None:
-        warmup = min(rules.shared_warmup, most)
+        halves = (half_of_each(outcome.tenant) for outcomes in runs.values() for outcome in outcomes)
+        warmup = min(rules.shared_warmup, *halves)
     series = {name: [outcome.waits for outcome in outcomes] for name, outcomes in runs.items()}
-    return steady_state(series, warmup, is_stationary=rules.is_stationary, most=most)
+    return steady_state(series, warmup, is_stationary=rules.is_stationary)
 
 
 def meets(rules: Rules, outcome: Outcome, num_skipped: int) -> bool:

@@ -98,7 +98,7 @@ def reduced(result: RunResult, num_seats: int, *, is_stationary: bool) -> Outcom
         tenant=rows["tenant"].cat.codes.to_numpy(),
         latencies_s=latencies_s,
         within=_within(result, rows, finished),
-        waits=Waits(waits.values_s.astype(np.float32), waits.span_s),
+        waits=waits._replace(values_s=waits.values_s.astype(np.float32)),
         last_begun_s=last_begun_s,
         facts=_facts(result, num_seats, max(last_begun_s.values(), default=0.0) if is_stationary else None)
         | {"num_cooldown": float(counted.num_cooldown)},

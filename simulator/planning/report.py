@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST_ROWS = 20
+_MOST_BEYOND = 9.0
 
 
 def print_findings(findings: Findings, console: Console) -> None:
@@ -54,9 +55,16 @@ def _margins(findings: Findings, shown: Judgement) -> Table:
         table.add_row(
             escape(in_words(value.target)), quantity(value.target, value.mean),
             "–" if not math.isfinite(bound) else quantity(value.target, min(bound, 1.0) if value.wants_more else bound),
-            "–" if not math.isfinite(value.margin) else f"{value.margin:.0%}",
+            _margin(value.margin),
         )  # fmt: skip
     return table
+
+
+def _margin(share: float) -> str:
+    """In per cent; beyond ten times the limit how many times it is."""
+    if not math.isfinite(share):
+        return "–"
+    return f"{share:.0%}" if share > -_MOST_BEYOND else f"{1 - share:,.3g} times the limit"
 
 
 def _settings(findings: Findings) -> Table:

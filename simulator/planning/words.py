@@ -10,7 +10,7 @@ from simulator.planning.headroom import binding
 from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.wording import basis_of, cooldown_lines, early_end_lines, send_more, warmup_line
+from simulator.wording import basis_of, cooldown_lines, early_end_lines, few_lines, missing_load, send_more, warmup_line
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _MOST_LISTED = 4
@@ -23,6 +23,8 @@ def verdict(findings: Findings) -> str:
     if answer is None or margin is None:
         return _no_answer(findings)
     said = f"{answer.candidate.label}: {margin.margin:.0%} margin, costs {answer.candidate.cost:,.4g} an hour"
+    if missing := missing_load(_cooldowns(findings, answer)):
+        said += f", at a load up to {missing:.0%} below that of the long run"
     room = findings.headroom
     if room is not None and room.broken is not None and room.first_to_break is not None:
         said += f"; {name_of(room.first_to_break.target)} breaks first, at {room.broken.load:.3g} times the load"
@@ -100,6 +102,10 @@ def _headroom(findings: Findings) -> Iterator[str]:
     word = "waits then grow as long as requests come" if broken.judgement.unstable else "the means of few replications"
     yield (f"Headroom: every target is met at {room.met_at:.3g} times the load and not at {broken.load:.3g} times "
            f"({word}); what is used up there: {binding(broken.facts)}.")  # fmt: skip
+    ends = [point.judgement for point in room.points if point.load in (room.met_at, broken.load)]
+    if any(one.too_short for one in ends):
+        yield ("Runs at these loads are too short for an interval, and the headroom may be another. "
+               f"{send_more(max(one.lengthen for one in ends if one.too_short))}")  # fmt: skip
     own_s = next(point.facts["arriving_s"] for point in room.points if point.load == 1)
     if broken.facts["arriving_s"] < _SHORTER * own_s:
         yield (f"At that load a run has {broken.facts['arriving_s']:,.3g} s of arrivals, not {own_s:,.3g} s: an "
@@ -176,9 +182,14 @@ def _counted(findings: Findings) -> Iterator[str]:
         how = "found by MSER-5 over all settings" if rules.warmup == "auto" else "as the scenario says"
         yield warmup_line(shown.num_skipped, how)
     if rules.is_stationary:
-        first = findings.evidence.of(shown.candidate)[0]
-        yield from early_end_lines(first.last_begun_s)
-        yield from cooldown_lines(int(first.facts["num_cooldown"]), int(first.facts["num_requests"]))
+        yield from early_end_lines(findings.evidence.of(shown.candidate)[0].last_begun_s)
+        yield from cooldown_lines(_cooldowns(findings, shown))
+        yield from few_lines(min(len(outcome.within) for outcome in findings.evidence.of(shown.candidate)))
+
+
+def _cooldowns(findings: Findings, shown: Judgement) -> list[tuple[int, int]]:
+    facts = [outcome.facts for outcome in findings.evidence.of(shown.candidate)]
+    return [(int(one["num_cooldown"]), int(one["num_requests"])) for one in facts]
 
 
 def _effort(findings: Findings) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.comparison import COMPARED, GROWING, Provenance, Shown
 from simulator.statistics import TOO_SHORT, Difference, Estimate, t_interval
-from simulator.steady import LEAST_REQUESTS, Batches, grows, is_too_short, lengthen
+from simulator.steady import LEAST_REQUESTS, Batches, Quarters, grows_for_somebody, is_too_short, lengthen
 from simulator.sweep.axes import label
 from simulator.sweep.design import Design
 from simulator.sweep.differences import against
@@ -62,13 +62,17 @@ class Findings:
 
     @cached_property
     def unstable(self) -> frozenset[int]:
-        """Places of the settings under overload (see ``steady.grows``): their waits are as long as the run."""
-        quarters = np.stack([self._column(f"ttft_quarter{place}_s") for place in (1, 2, 3, 4)], axis=2)
-        spans_s = self._column("arriving_s")
+        """Places of the settings under overload (see ``steady.judge``): their waits are as long as the run."""
+        overloaded = self._column("is_overloaded").min(axis=1) > 0
         return frozenset(
             place for place, point in enumerate(self.design.points)
-            if point.scenario.workload.is_stationary and grows(quarters[place], spans_s[place])
+            if overloaded[place] or (point.scenario.workload.is_stationary and self._grows(place))
         )  # fmt: skip
+
+    def _grows(self, place: int) -> bool:
+        first, count = place * self.num_replications, self.num_replications
+        runs = [_quarters(row) for row in self.rows[first : first + count]]
+        return all(runs) and grows_for_somebody(runs)
 
     @cached_property
     def too_short(self) -> frozenset[int]:
@@ -186,3 +190,12 @@ class Findings:
     def _compared(self) -> np.ndarray:
         values = self.values(self.metric)
         return np.log(values) if self.as_ratio else values
+
+
+def _quarters(row: Mapping[str, Any]) -> dict[str, Quarters]:
+    """By the tenant, or "" for all, what ``steady.quarters_by_sender`` found in the run."""
+    early = {name.removesuffix("ttft_early_s"): row[name] for name in row if name.endswith("ttft_early_s")}
+    return {
+        whose: Quarters(early_s, row[f"{whose}ttft_late_s"], row["arriving_s"])
+        for whose, early_s in early.items() if not math.isnan(early_s)
+    }  # fmt: skip

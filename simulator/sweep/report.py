@@ -23,7 +23,7 @@ from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
 from simulator.terminal import bare_table, print_table
-from simulator.wording import basis_of, cooldown_lines, send_more, warmup_line
+from simulator.wording import basis_of, cooldown_lines, few_lines, send_more, warmup_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,8 @@ _KEY_WIDTH, _JUDGED_WIDTH, _COLUMN_WIDTH = 20, 50, 12
 # More settings than this are printed from the best on, and not all of them.
 _MOST_ROWS = 40
 _MOST_NAMED = 3
+# What all requests of a run are counted in.
+_PARTS = ("num_requests", "num_skipped", "num_cooldown")
 
 
 def print_findings(findings: Findings, console: Console) -> None:
@@ -77,9 +79,10 @@ def notes(findings: Findings) -> list[str]:
             found.append(f"{number:,} of {sent:,} requests over all settings were {what}: latencies are of the others.")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
-    first = findings.rows[0]
-    whole = sum(int(first[name]) for name in ("num_requests", "num_skipped", "num_cooldown"))
-    return [*found, *_warmup(findings), *cooldown_lines(int(first["num_cooldown"]), whole)]
+    runs = [(int(row["num_cooldown"]), sum(int(row[name]) for name in _PARTS)) for row in findings.rows]
+    fewest = min(whole - num_cooldown for num_cooldown, whole in runs)
+    few = few_lines(fewest) if findings.provenance.is_stationary and findings.num_replications > 1 else []
+    return [*found, *few, *_warmup(findings), *cooldown_lines(runs)]
 
 
 def _named(findings: Findings, places: Collection[int]) -> str:

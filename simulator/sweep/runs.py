@@ -9,13 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulator import experiment
 from simulator.executors import Executor
 from simulator.result import RunResult
 from simulator.scenario import Scenario
-from simulator.steady import batches
+from simulator.steady import batches, quarters_by_sender
 from simulator.sweep import warmup, workers
 from simulator.sweep.axes import Axis, label
 from simulator.sweep.design import Design
@@ -126,19 +124,15 @@ def _numbers(uncut: RunResult, counted: RunResult) -> dict[str, float]:
     found |= {name: _number(value) for name, value in counted.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in counted.support_s().items()}
     waits = uncut.waits()
-    found |= {f"ttft_quarter{place}_s": mean for place, mean in enumerate(_quarters(waits.values_s), start=1)}
-    found["arriving_s"] = waits.span_s
+    found |= {"arriving_s": waits.span_s, "is_overloaded": float(waits.is_overloaded)}
+    for who, (early_s, late_s, _) in quarters_by_sender(waits).items():
+        whose = "" if who < 0 else f"{uncut.tenants[who]}."
+        found |= {f"{whose}ttft_early_s": early_s, f"{whose}ttft_late_s": late_s}
     of_counted = batches(counted.waits().values_s)
     found |= {f"ttft_batches_{name}": value for name, value in of_counted._asdict().items()}
     for tenant in counted.by_tenant() if len(counted.tenants) > 1 or any(counted.targets_s) else ():
         found |= {f"{tenant['tenant']}.{key}": _number(tenant[key]) for key in OF_TENANT if key in tenant}
     return found
-
-
-def _quarters(series: np.ndarray) -> list[float]:
-    """Mean of each quarter of the series: from it ``steady.grows`` tells an overload."""
-    size = len(series) // 4
-    return [float(series[place * size : (place + 1) * size].mean()) if size else float("nan") for place in range(4)]
 
 
 def _number(value: float | None) -> float:

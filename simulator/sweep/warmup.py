@@ -27,20 +27,16 @@ def find(scenario: Scenario, executor: Executor, *, draws_profile: bool) -> int:
         return 0
     tasks = [(scenario, number, draws_profile) for number in range(NUM_REPLICATIONS)]
     found = dict(workers.each(executor, series, tasks, workers.versions()))
-    runs, mosts = zip(*(found[number] for number in range(NUM_REPLICATIONS)), strict=True)
-    return judge({"": runs}, most=min(mosts)).num_skipped
+    return judge({"": [found[number] for number in range(NUM_REPLICATIONS)]}, is_stationary=True).num_skipped
 
 
-def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], tuple[Waits, int]]:
-    """The versions that ran a replication, with the profile's errors drawn or not; its waits, and how many requests a
-    warm-up may be.
-    """
+def series(task: tuple[Scenario, int, bool]) -> tuple[dict[str, str], Waits]:
+    """The versions that ran a replication, with the profile's errors drawn or not, and its waits."""
     scenario, replication, draws_profile = task
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    result = result.before_cooldown()
-    return workers.versions(), (result.waits(), result.most_skipped)
+    return workers.versions(), result.before_cooldown().waits()
 
 
 def without(result: RunResult, scenario: Scenario, num_skipped: int) -> RunResult:
