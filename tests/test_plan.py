@@ -25,6 +25,7 @@ from simulator.planning.headroom import LoadPoint, headroom
 from simulator.planning.judging import Judgement, Rules, Value, Verdict, decide, judge, meets
 from simulator.planning.outcome import Outcome, Task, simulate
 from simulator.planning.planner import find_answer, plan, read_rules
+from simulator.planning.relief import Relief, relief
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.planning.words import notes
@@ -126,6 +127,15 @@ def test_the_fewest_servers_of_a_queue_are_those_of_theory_and_so_is_its_headroo
         if WORK * load < 0.85 * 4:  # beyond, 1,000 requests are no long run
             value = point.judgement.values[0]
             assert value.low <= p90_s(4, WORK * load) <= value.high, load
+    broken, found = points[min(load for load, point in points.items() if point.breaks)], list[Relief]()
+    relief(met.candidate, broken, rules, evidence, found)
+    helps = {one.what: one.point for one in found}
+    assert not helps["one instance more"].breaks
+    fifth = helps["one instance more"].judgement.values[0]
+    assert fifth.low <= p90_s(5, WORK * broken.load) <= fifth.high
+    # Nothing is cached, and nothing runs beside another.
+    for idle in ("twice the KV memory", "twice the tokens a step"):
+        assert helps[idle].judgement.values == broken.judgement.values
 
 
 # --- Brute force ------------------------------------------------------------------------------------------------------

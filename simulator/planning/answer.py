@@ -17,6 +17,7 @@ from simulator.planning.evidence import Evidence, Stage
 from simulator.planning.headroom import Headroom, LoadPoint, at, binding
 from simulator.planning.judging import Judgement, Rules, Value, Verdict
 from simulator.planning.nines import Nines
+from simulator.planning.relief import Relief
 from simulator.planning.search import within
 from simulator.planning.space import Candidate, Space
 
@@ -54,6 +55,7 @@ class Findings:
     evidence: Evidence
     judgements: dict[int, Judgement] = field(default_factory=dict)
     headroom: Headroom | None = None
+    relief: list[Relief] = field(default_factory=list)
     nines: Nines | None = None
     draws: Draws | None = None
     stopped: Stopped | None = None
@@ -157,7 +159,7 @@ class Findings:
 
     def support_shares(self) -> dict[str, float]:
         """Shares of the busy time, of the answer's runs or of all, by what its step times rest on."""
-        runs = self.evidence.runs(self.space.candidates)
+        runs = self.evidence.runs()
         if self.answer is not None:
             runs = [run for run in runs if run.candidate is self.answer.candidate]
         seconds = {
@@ -169,7 +171,7 @@ class Findings:
     def refusals(self) -> dict[str, int]:
         """Refused requests by reason, over the runs at the scenario's load."""
         found: dict[str, int] = {}
-        for run in self.evidence.runs(self.space.candidates):
+        for run in self.evidence.runs():
             for reason, count in run.outcome.refusals.items() if run.load == 1 else ():
                 found[reason] = found.get(reason, 0) + count
         return found
@@ -192,6 +194,7 @@ class Findings:
             "headroom": self.headroom and self.headroom.met_at,
             "breaks_at": self.headroom and self.headroom.broken and self.headroom.broken.load,
             "first_to_break": self.headroom and self.headroom.first_to_break and _value(self.headroom.first_to_break),
+            "relief": [{"what": one.what, **_point(one.point)} for one in self.relief],
             "one_more_nine": nines and {
                 "targets": [one._asdict() for one in nines.targets],
                 "setting": nines.judgement and _judgement(nines.judgement),

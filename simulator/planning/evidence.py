@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +22,7 @@ class Stage(StrEnum):
 
     SEARCH = "the search"
     HEADROOM = "the headroom"
+    RELIEF = "what would help"
     NINES = "one more nine"
     OPTIONS = "other options"
     PROFILE = "drawn profiles"
@@ -56,6 +57,7 @@ class Evidence:
     stage: Stage = Stage.SEARCH
     num_runs: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
     _found: dict[Place, dict[int, Outcome]] = field(default_factory=dict)
+    _candidates: dict[int, Candidate] = field(default_factory=dict)
     _scenarios: dict[tuple[int, float], Scenario] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=experiment.versions)
 
@@ -71,6 +73,7 @@ class Evidence:
         many, and InputError as the runs do.
         """
         place = (candidate.place, load, drawn)
+        self._candidates[candidate.place] = candidate
         found = self._found.setdefault(place, {})
         missing = [replication for replication in range(number) if replication not in found]
         if self.budget is not None and sum(self.num_runs.values()) + len(missing) > self.budget:
@@ -86,10 +89,10 @@ class Evidence:
                     self.progress()
         return self.of(candidate, load, drawn=drawn)
 
-    def runs(self, candidates: Sequence[Candidate]) -> list[Run]:
+    def runs(self) -> list[Run]:
         """Every run there is, by setting, load, profile and replication."""
         return [
-            Run(candidates[place], load, drawn, replication, outcomes[replication])
+            Run(self._candidates[place], load, drawn, replication, outcomes[replication])
             for (place, load, drawn), outcomes in sorted(self._found.items(), key=lambda item: item[0])
             for replication in sorted(outcomes)
         ]

@@ -16,7 +16,7 @@ from simulator.scenario.offered_load import load_changes
 
 _LESS = (0.5, 0.75)  # looked at for the figure alone
 _MORE = (1.25, 1.6, 2.0, 3.0, 4.0, 8.0, 16.0)
-_REPLICATIONS = 8
+REPLICATIONS = 8
 _NEAR = 1.05  # how far apart the loads are between which a target breaks
 
 # When a resource counts as used up.
@@ -72,7 +72,7 @@ def headroom(candidate: Candidate, rules: Rules, evidence: Evidence, found: dict
 
     def breaks(load: float) -> bool:
         if load not in found:
-            outcomes = evidence.need(candidate, min(_REPLICATIONS, rules.most_replications), load)
+            outcomes = evidence.need(candidate, min(REPLICATIONS, rules.most_replications), load)
             found[load] = at(candidate, rules, outcomes, load)
         return found[load].breaks
 

@@ -14,6 +14,7 @@ from simulator.planning.headroom import Headroom, LoadPoint, headroom, why_not
 from simulator.planning.judging import LEAST, Judgement, Rules, Verdict, decide, judge, meets, shared_warmup
 from simulator.planning.nines import Nines, one_more, too_few
 from simulator.planning.outcome import Outcome
+from simulator.planning.relief import relief
 from simulator.planning.search import fewest_from, search
 from simulator.planning.space import Candidate, Space, read_space
 from simulator.scenario import Scenario
@@ -143,6 +144,9 @@ def _ask_around(findings: Findings, answer: Candidate, *, draws_profile: bool) -
             headroom(answer, rules, evidence, points)
     finally:
         findings.headroom = Headroom(tuple(points[load] for load in sorted(points)), without)
+    if findings.headroom.broken is not None:
+        evidence.stage = Stage.RELIEF
+        relief(answer, findings.headroom.broken, rules, evidence, findings.relief)
     evidence.stage = Stage.NINES
     findings.nines = _one_more_nine(findings, answer)
     evidence.stage = Stage.OPTIONS

@@ -137,7 +137,7 @@ def _rows(findings: Findings) -> pd.DataFrame:
     """A row a run: its setting, load and replication, the value of each target without the warm-up, and the facts."""
     rows = []
     other_loads = {} if findings.headroom is None else {one.load: one.judgement for one in findings.headroom.points}
-    for candidate, load, drawn, replication, outcome in findings.evidence.runs(findings.space.candidates):
+    for candidate, load, drawn, replication, outcome in findings.evidence.runs():
         judged = findings.judgements.get(candidate.place) if load == 1 else other_loads.get(load)
         skipped = judged.num_skipped if judged is not None else 0
         rows.append({

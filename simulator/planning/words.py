@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from simulator.comparison import listed
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Stage
-from simulator.planning.headroom import binding
+from simulator.planning.headroom import LoadPoint, binding
 from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
+from simulator.planning.relief import Relief
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
 from simulator.wording import basis_of, cooldown_lines, early_end_lines, few_lines, missing_load, send_more, warmup_line
@@ -110,6 +112,27 @@ def _headroom(findings: Findings) -> Iterator[str]:
     if broken.facts["arriving_s"] < _SHORTER * own_s:
         yield (f"At that load a run has {broken.facts['arriving_s']:,.3g} s of arrivals, not {own_s:,.3g} s: an "
                "overload has less time to show, and the headroom may be smaller.")  # fmt: skip
+    yield from _relief(findings.relief, broken)
+
+
+def _relief(reliefs: Sequence[Relief], broken: LoadPoint) -> Iterator[str]:
+    """What would have every target met at the load at which the first one breaks, and what would not."""
+    helping = [one for one in reliefs if not one.point.breaks]
+    idle = [one for one in reliefs if one.point.breaks]
+    said = []
+    if helping:
+        said.append(f"every target is met with {listed([_with(one) for one in helping], 'or')}")
+    if idle:
+        said.append(f"{'but not' if helping else 'no target is met'} with {listed([_with(one) for one in idle], 'or')}")
+    if said:
+        yield f"What would help at {broken.load:.3g} times the load: {', '.join(said)}."
+
+
+def _with(one: Relief) -> str:
+    """``twice the KV memory (256 ms)``."""
+    judgement = one.point.judgement
+    value = "unstable" if judgement.unstable else quantity(judgement.worst.target, judgement.worst.mean)
+    return f"{one.what} ({value})"
 
 
 def _nines(findings: Findings) -> Iterator[str]:
