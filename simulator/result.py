@@ -62,8 +62,9 @@ class RunResult:
     ``busy_s[instance][support]`` are busy seconds by where the step time came from (0 measured, 1 prior, 2 outside).
     Prefix counters are tokens at admission; those of re-admissions after a preemption are apart, as in vLLM.
     ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up, and ``num_cooldown`` of the last as
-    a cool-down; what is recorded by instance and step (busy time, KV use, inter-token times) is of the
-    whole run, ``uncut_span_s`` long.
+    a cool-down; what is recorded by instance and step (busy time, KV use, inter-token times) is of the whole run,
+    ``uncut_span_s`` long, but for the shares of time that instances are busy and blocks in use: these end with the last
+    request before the cool-down.
     """
 
     policy: str
@@ -230,21 +231,21 @@ class RunResult:
         finished = self.requests.loc[self.requests["state"] == "finished", "instance"].value_counts()
         first_token = self.requests.groupby("instance")["ttft_s"]
         p50, p90 = first_token.quantile(0.5), first_token.quantile(0.9)
-        rows, span_s = [], self.uncut_span_s or self.span_s
-        for instance in range(self.num_instances):
-            busy_s = sum(self.busy_s[instance])
-            rows.append({
+        busy_shares = self._busy_shares()
+        return [
+            {
                 "instance": instance,
                 "num_finished": int(finished.get(instance, 0)),
                 "num_steps": self.num_steps[instance],
-                "busy_s": busy_s,
-                "busy_share": _ratio(busy_s, span_s),
+                "busy_s": sum(self.busy_s[instance]),
+                "busy_share": busy_shares[instance],
                 "hit_rate": _ratio(self.prefix_hits[instance], self.prefix_queries[instance]),
                 "kv_usage_max": _ratio(self.max_used_blocks[instance], self.num_blocks),
                 "ttft_p50_s": _known(p50.get(instance)),
                 "ttft_p90_s": _known(p90.get(instance)),
-            })
-        return rows
+            }
+            for instance in range(self.num_instances)
+        ]
 
     def evicted_blocks(self) -> dict[str, dict[str, int]]:
         """By tenant, and by the tenant for whom it happened: blocks that lost their content to allocations. Empty where
@@ -272,9 +273,8 @@ class RunResult:
 
     def _kv_usage(self) -> Summary:
         """KV use over time (an idle instance is empty, as in vLLM's gauge) and its peak, as shares of the pool."""
-        line = self.timeline
+        line, span_s = self._before_cooldown()
         held = float((line["mean_used_blocks"] * line["width_s"]).sum())
-        span_s = self.uncut_span_s or self.span_s
         capacity = None if span_s is None or not self.num_blocks else span_s * self.num_blocks
         mean = _ratio(held, capacity and capacity * self.num_instances)
         return {"kv_usage_mean": mean, "kv_usage_max": _ratio(max(self.max_used_blocks), self.num_blocks)}
@@ -284,11 +284,28 @@ class RunResult:
         busy = [sum(seconds) for seconds in self.busy_s]
         served = finished["instance"].value_counts()
         mean_busy, mean_served = sum(busy) / self.num_instances, len(finished) / self.num_instances
+        shares = [share for share in self._busy_shares() if share is not None]
         return {
-            "busy_share": _ratio(mean_busy, self.uncut_span_s or self.span_s),
+            "busy_share": sum(shares) / len(shares) if shares else None,
             "busy_max_over_mean": _ratio(max(busy), mean_busy),
             "requests_max_over_mean": _ratio(max(served, default=0), mean_served),
         }
+
+
+    def _busy_shares(self) -> list[float | None]:
+        """The share of the time that each instance is busy."""
+        line, span_s = self._before_cooldown()
+        if not self.num_cooldown:
+            return [_ratio(sum(seconds), span_s) for seconds in self.busy_s]
+        busy_s = line.groupby("instance")["busy_s"].sum()
+        return [_ratio(busy_s.get(instance, 0.0), span_s) for instance in range(self.num_instances)]
+
+    def _before_cooldown(self) -> tuple[pd.DataFrame, float | None]:
+        """The bins of the timeline that begin before the cool-down does, and how long they are together."""
+        if not self.num_cooldown:
+            return self.timeline, self.uncut_span_s or self.span_s
+        line = self.timeline[self.timeline["start_s"] <= self.requests["arrival_s"].max()]
+        return line, float(line["width_s"].sum()) / self.num_instances
 
 
 def _arriving_s(rows: pd.DataFrame) -> float:

@@ -347,6 +347,18 @@ def test_turns_that_come_after_the_last_conversation_has_begun_do_not_count(tmp_
     assert conversations(tmp_path, think_time, replications=1).counted[0].num_cooldown == 0, "a run is the thing itself"
 
 
+def test_the_busy_share_is_that_of_the_time_before_the_cool_down(tmp_path):
+    """Over the bins until then; the mean over instances is the cluster's."""
+    comparison = conversations(tmp_path, "100 s", cluster={"instances": 2})
+    for whole, counted in zip(comparison.results, comparison.counted, strict=True):
+        line = whole.timeline[whole.timeline["start_s"] <= counted.requests["arrival_s"].max()]
+        expected = line["busy_s"].sum() / line["width_s"].sum()
+        assert counted.summary()["busy_share"] == pytest.approx(expected)
+        assert np.mean([one["busy_share"] for one in counted.by_instance()]) == pytest.approx(expected)
+        assert 0 < counted.summary()["kv_usage_mean"] < 1
+        assert whole.summary()["busy_share"] != pytest.approx(expected)
+
+
 def test_what_is_counted_of_conversations_is_the_load_of_the_long_run(tmp_path):
     """2 conversations of 3 turns begin a second: 6 requests a second, from when the first ones end."""
     comparison = conversations(tmp_path, "1 s", warmup=15)

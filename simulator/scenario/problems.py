@@ -37,7 +37,8 @@ def one_line(error: ValidationError, model: type[BaseModel], data: object) -> st
     problems = [problem for detail in details for problem in _problems(detail, model, data)]
     problems.sort(key=lambda problem: not problem[1].startswith("unknown key"))
     key, message = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    num_others = len({other for other, _ in problems} - {key})  # a union's members each have their say of one key
+    more = f" (and {num_others} more)" if num_others else ""
     return " ".join(f"{key + ': ' if key else ''}{message}{more}".split())
 
 
