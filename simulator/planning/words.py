@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from simulator.comparison import listed
+from simulator.counts import counted
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Stage
 from simulator.planning.headroom import LoadPoint, binding
@@ -12,6 +13,7 @@ from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
 from simulator.planning.relief import Relief
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
+from simulator.steady import LEAST_REQUESTS
 from simulator.wording import basis_of, cooldown_lines, early_end_lines, few_lines, missing_load, send_more, warmup_line
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -44,6 +46,8 @@ def certainty(findings: Findings) -> str:
     meet = "meets" if answer.candidate.instances == 1 else "meet"
     said = f"{answer.candidate.label} {meet} every target, shown with {percent} confidence"
     said += f" by {answer.num_replications} replications"
+    if (fewest := _fewest_requests(findings, answer)) < LEAST_REQUESTS and findings.rules.is_stationary:
+        said += f" of {counted(fewest, 'request')}"
     left = findings.undecided
     if left and not findings.is_searched:
         return f"{said}; the search is not over: {_listed(left)} may do so for less."
@@ -207,7 +211,11 @@ def _counted(findings: Findings) -> Iterator[str]:
     if rules.is_stationary:
         yield from early_end_lines(findings.evidence.of(shown.candidate)[0].last_begun_s)
         yield from cooldown_lines(_cooldowns(findings, shown))
-        yield from few_lines(min(len(outcome.within) for outcome in findings.evidence.of(shown.candidate)))
+        yield from few_lines(_fewest_requests(findings, shown))
+
+
+def _fewest_requests(findings: Findings, shown: Judgement) -> int:
+    return min(len(outcome.within) for outcome in findings.evidence.of(shown.candidate))
 
 
 def _cooldowns(findings: Findings, shown: Judgement) -> list[tuple[int, int]]:
