@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from calibration.devices import Device
 from simulator.errors import InputError
@@ -12,6 +12,7 @@ from simulator.profile import Strict
 from simulator.scenario import problems, strict_yaml
 from simulator.units import Bandwidth, Bytes, PositiveNumber, Share
 
+_LEAST_BANDWIDTH, _LEAST_MEMORY, _MOST_TFLOPS = 1e8, 2**28, 1e6  # bytes a second, bytes; slips of the pen beyond
 _UNSTATED = "a guess, since the sheet does not state it"
 
 
@@ -23,7 +24,7 @@ class DeviceSheet(Strict):
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1, description="where the figures are from")
-    bf16_tflops: PositiveNumber = Field(description="10^12 operations a second in 16 bits")
+    bf16_tflops: PositiveNumber = Field(le=_MOST_TFLOPS, description="10^12 operations a second in 16 bits")
     int8_tops: PositiveNumber | None = None
     fp8_tflops: PositiveNumber | None = None
     memory: Bytes = Field(gt=0, description="a size like 64 GiB")
@@ -33,6 +34,21 @@ class DeviceSheet(Strict):
     memory_efficiency: Share = Field(0.7, gt=0)
     link_efficiency: Share = Field(0.6, gt=0)
     is_ascend: bool = False
+
+    @field_validator("memory_bandwidth", "link_bandwidth")
+    @classmethod
+    def _is_a_bandwidth(cls, value: float | None) -> float | None:
+        """A bare number is of bytes, which hardly anybody means."""
+        if value is not None and value < _LEAST_BANDWIDTH:
+            raise ValueError(f"got {value:g} bytes a second, expected a bandwidth like 1.6 TB/s")
+        return value
+
+    @field_validator("memory")
+    @classmethod
+    def _is_a_memory(cls, value: int) -> int:
+        if value < _LEAST_MEMORY:
+            raise ValueError(f"got {value:,} bytes, expected a size like 64 GiB")
+        return value
 
     def device(self) -> Device:
         """What is reached of it."""

@@ -131,6 +131,13 @@ class RunResult:
         kept = rows["arrival_s"] <= last_s
         return self if kept.all() else replace(self._only(kept), num_cooldown=int((~kept).sum()))
 
+    @property
+    def num_late(self) -> int:
+        """How many requests come after the last conversation has begun: as many are missing before, beside the full
+        load of the long run.
+        """
+        return int((self.requests["arrival_s"] > max(self.last_begun_s().values(), default=0.0)).sum())
+
     def after(self, num_skipped: int) -> RunResult:
         """The result without its first ``num_skipped`` requests in order of arrival. Raises InputError where that is
         all of them.

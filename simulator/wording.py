@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.comparison import COMPARED, Comparison, VariantProvenance, listed
 from simulator.counts import counted
@@ -140,7 +140,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.provenance.is_stationary:
         found += early_end_lines(comparison.results[0].last_begun_s())
         parts = zip(comparison.at_full_load, comparison.results, strict=True)
-        found += cooldown_lines([(run.num_cooldown, len(whole.requests)) for run, whole in parts])
+        found += cooldown_lines([Ending(run.num_cooldown, one.num_late, len(one.requests)) for run, one in parts])
         if comparison.num_replications > 1:
             found += few_lines(min(len(run.requests) for run in comparison.at_full_load))
     found += steady_state_lines(comparison)
@@ -196,22 +196,33 @@ def early_end_lines(last_begun_s: Mapping[str, float]) -> list[str]:
     return [said]
 
 
-def cooldown_lines(runs: Sequence[tuple[int, int]]) -> list[str]:
-    """That what follows the last conversation's begin does not count, and whether the load was ever the full one.
-    ``runs``: of each the requests of its cool-down and all its requests.
+class Ending(NamedTuple):
+    """Of one run: the requests of its cool-down, those that come after the last conversation has begun (of which no
+    more than half of a run is a cool-down), and all.
     """
-    if not any(num for num, _ in runs):
+
+    num_cooldown: int
+    num_late: int
+    num_requests: int
+
+
+def cooldown_lines(runs: Sequence[Ending]) -> list[str]:
+    """That what follows the last conversation's begin does not count, and whether the load was ever the full one."""
+    if not any(run.num_cooldown for run in runs):
         return []
-    shares = [num / (whole or 1) for num, whole in runs]
+    ordered = sorted(runs, key=lambda run: run.num_cooldown)
+    numbers = list(dict.fromkeys(f"{run.num_cooldown:,}" for run in (ordered[0], ordered[-1])))
+    shares = [run.num_cooldown / (run.num_requests or 1) for run in runs]
+    percent = list(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
     said = (
-        f"A cool-down ends every run, {_span([f'{num:,}' for num, _ in runs], runs)} requests of it "
-        f"({_span([f'{share:.0%}' for share in shares], runs)}), and counts nowhere: no conversation begins any more, "
-        "and the load falls."
+        f"A cool-down ends every run, {' to '.join(numbers)} requests of it ({' to '.join(percent)}), and counts "
+        "nowhere: no conversation begins any more, and the load falls."
     )
     if missing := missing_load(runs):
         said += (
-            " Conversations are long beside the time in which they begin: before that the load is on average up to "
-            f"{missing:.0%} lower than in the long run, and latencies are better. A longer workload builds up to it."
+            " Conversations are long beside the time in which they begin: until the last one does the load is on "
+            f"average up to {missing:.0%} lower than in the long run, and latencies are better. A longer workload "
+            "builds up to it."
         )
     return [said]
 
@@ -227,19 +238,12 @@ def few_lines(num_requests: int) -> list[str]:
     return [said]
 
 
-def missing_load(runs: Sequence[tuple[int, int]]) -> float | None:
-    """The share of the full load that was missing on average in one of these runs (see `cooldown_lines`), if it is too
-    much to speak of the long run.
+def missing_load(runs: Sequence[Ending]) -> float | None:
+    """The share of the full load that was missing on average in one of these runs until the last conversation began, if
+    it is too much to speak of the long run.
     """
-    share = max(num / (whole or 1) for num, whole in runs)
+    share = max(run.num_late / (run.num_requests or 1) for run in runs)
     return share if share > _FADING else None
-
-
-def _span(said: Sequence[str], runs: Sequence[tuple[int, int]]) -> str:
-    """``302``, or ``302 to 5,328``: of the least and of the largest cool-down."""
-    numbers = [num for num, _ in runs]
-    least, most = said[numbers.index(min(numbers))], said[numbers.index(max(numbers))]
-    return least if least == most else f"{least} to {most}"
 
 
 def steady_state_lines(comparison: Comparison) -> list[str]:

@@ -64,6 +64,9 @@ def test_several_ranks_need_a_link(tmp_path: Path) -> None:
     [
         ({"bf16_tflops": None}, "bf16_tflops: missing, expected 10^12 operations a second in 16 bits"),
         ({"memory_bandwidth": "1.6 TB"}, "memory_bandwidth: got '1.6 TB', expected a bandwidth like"),
+        ({"memory_bandwidth": 1.6}, "memory_bandwidth: got 1.6 bytes a second, expected a bandwidth like 1.6 TB/s"),
+        ({"memory": "1 KiB"}, "memory: got 1,024 bytes, expected a size like 64 GiB"),
+        ({"bf16_tflops": 1e300}, "bf16_tflops: got 1e+300"),
         ({"memory": "64 apples"}, "memory: got '64 apples', expected a size like"),
         ({"compute_efficiency": 70}, "compute_efficiency: got 70, expected a share between 0 and 1, or like '92 %'"),
         ({"memory_efficiency": 0}, "memory_efficiency: got 0"),

@@ -51,13 +51,18 @@ class Headroom:
     @property
     def met_at(self) -> float | None:
         """The highest load below the first that breaks a target."""
-        met = [point.load for point in self.points if not self.broken or point.load < self.broken.load]
+        met = [point.load for point in self._from_its_own if not self.broken or point.load < self.broken.load]
         return max(met, default=None)
 
     @property
     def broken(self) -> LoadPoint | None:
-        """The lowest load at which a target breaks."""
-        return next((point for point in self.points if point.breaks), None)
+        """The lowest load, of its own and more, at which a target breaks."""
+        return next((point for point in self._from_its_own if point.breaks), None)
+
+    @property
+    def _from_its_own(self) -> list[LoadPoint]:
+        """Without the lower loads, whose shorter streams are for the figure alone."""
+        return [point for point in self.points if point.load >= 1]
 
     @property
     def first_to_break(self) -> Value | None:

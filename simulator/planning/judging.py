@@ -31,6 +31,7 @@ from simulator.steady import judge as steady_state
 
 FIRST_LOOK = 4
 LEAST = 3  # replications without which nothing can be told
+_CLEARLY = 1.1
 
 
 class Verdict(StrEnum):
@@ -73,8 +74,7 @@ class Value:
     @property
     def strain(self) -> float:
         """Above 1 beyond the target: the latency over its limit, or the share that fails over what may fail."""
-        limit = self.target.limit
-        return (1 - self.mean) / (1 - limit) if self.wants_more else self.mean / limit
+        return strain_of(self.target, self.mean)
 
     @property
     def margin(self) -> float:
@@ -82,11 +82,16 @@ class Value:
         return 1 - self.strain
 
 
+def strain_of(target: Target, value: float) -> float:
+    """How strained the target is by this value (see ``Value.strain``)."""
+    return (1 - value) / (1 - target.limit) if target.latency is None else value / target.limit
+
+
 @dataclass(frozen=True)
 class Judgement:
     """What ``num_replications`` tell of a setting. ``unstable``: waits grow as long as requests come. ``too_short``:
     its runs are, for an interval, and ``lengthen`` times as many requests may do. ``num_skipped`` first requests of
-    each run were a warm-up.
+    each run were a warm-up. ``strains``: of each replication, that of the target that is strained most in it.
     """
 
     candidate: Candidate
@@ -97,6 +102,18 @@ class Judgement:
     too_short: bool = False
     lengthen: int = 1
     num_skipped: int = 0
+    strains: tuple[float, ...] = ()
+
+    def is_clearly_more_strained(self, other: Judgement) -> bool:
+        """Whether its targets are strained more than those of the other setting, by a tenth at least and in every
+        replication that both have (of the same draws), or meets and misses tell.
+        """
+        if self.unstable != other.unstable:
+            return self.unstable
+        if (self.verdict, other.verdict) == (Verdict.MISSES, Verdict.MEETS):
+            return True
+        pairs = zip(self.strains, other.strains, strict=False)
+        return self.strain > _CLEARLY * other.strain and all(mine > theirs for mine, theirs in pairs)
 
     @property
     def strain(self) -> float:
@@ -166,7 +183,14 @@ def judge(candidate: Candidate, rules: Rules, outcomes: Sequence[Outcome]) -> Ju
         verdict = Verdict.OPEN
     else:
         verdict = Verdict.MEETS
-    return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, steady.lengthen, skipped)
+    strains = tuple(_strain(outcome, rules, skipped) for outcome in outcomes)
+    return Judgement(candidate, verdict, values, len(outcomes), unstable, too_short, steady.lengthen, skipped, strains)
+
+
+def _strain(outcome: Outcome, rules: Rules, num_skipped: int) -> float:
+    """Of the target that is strained most in this run, as far as it says something of any."""
+    strains = [strain_of(target, outcome.value(target, num_skipped)) for target in rules.targets]
+    return max((strain for strain in strains if not math.isnan(strain)), default=0.0)
 
 
 def shared_warmup(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> int:

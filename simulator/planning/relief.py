@@ -38,7 +38,9 @@ def relief(candidate: Candidate, broken: LoadPoint, rules: Rules, evidence: Evid
         except InputError:  # the engine cannot have more of it
             continue
         # A place of its own among the runs, which none of the settings has.
-        other = replace(candidate, scenario=changed, values={**candidate.values, "more": what}, place=-1 - number)
+        cost = candidate.cost * changed.cluster.instances / candidate.instances
+        values = {**candidate.values, "more": what}
+        other = replace(candidate, scenario=changed, values=values, cost=cost, place=-1 - number)
         outcomes = evidence.need(other, min(REPLICATIONS, rules.most_replications), broken.load)
         found.append(Relief(what, at(other, rules, outcomes, broken.load)))
 

@@ -2,8 +2,8 @@
 
 Within a family the strain on the targets (see ``Judgement.strain``) is taken to have one valley over the number of
 instances: it falls as instances are added, and may rise again where a router then scatters what caches hold. So all
-that lies beyond a setting that is more strained than another is ruled out, if either misses its targets. Where strain
-only falls that is bisection; where it rises with more instances the search turns to fewer.
+that lies beyond a setting that is clearly more strained than another is ruled out, if either misses its targets. Where
+strain only falls that is bisection; where it rises with more instances, or stays as it is, the search turns to fewer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ Screen = Callable[[Candidate], float]
 
 # Of as many families that begin at one price a short look at each pays.
 _MANY = 3
+# As many settings that are strained alike are a plateau.
+_FLAT = 3
 
 
 def search(space: Space, decide: Decide, screen: Screen | None = None) -> None:
@@ -54,18 +56,25 @@ def _ordered(space: Space, screen: Screen | None) -> list[tuple[Candidate, ...]]
 def within(family: Sequence[Candidate], judged: Mapping[int, Judgement]) -> list[Candidate]:
     """The settings of a family that those judged (by their number of instances) do not rule out, in order of instances.
 
-    Out is all beyond a setting that is more strained than the least strained one, where either misses (of those equally
-    strained the one with most instances is taken for the least), and where all are overloaded all below these.
+    Where all are overloaded, out is all below them. Else the valley is looked for at the least strained of them and at
+    those that are not clearly more strained than it, the ones at the bottom: out is all beyond one that clearly is,
+    if either misses. Of three or more at the bottom that all miss, what lies beyond the second is flat; before it there
+    may be the valley, if the first is on its other side.
     """
     if not judged:
         return list(family)
-    least = min(judged, key=lambda number: (judged[number].unstable, judged[number].strain, -number))
-    if judged[least].unstable:
+    least = min(judged.values(), key=lambda one: (one.unstable, one.strain))
+    if least.unstable:
         return [one for one in family if one.instances > max(judged)]
-    misses = [number for number in judged if Verdict.MISSES in (judged[number].verdict, judged[least].verdict)]
-    low = max((number for number in misses if number < least), default=0)
-    high = min((number for number in misses if number > least), default=inf)
-    return [one for one in family if low <= one.instances <= high]
+    bottom = [number for number, one in judged.items() if not one.is_clearly_more_strained(least)]
+    misses = [number for number, one in judged.items() if Verdict.MISSES in (one.verdict, least.verdict)]
+    low = max((number for number in misses if number < min(bottom)), default=0)
+    high = min((number for number in misses if number > max(bottom)), default=inf)
+    left = [one for one in family if low <= one.instances <= high]
+    if len(bottom) < _FLAT or any(judged[number].verdict != Verdict.MISSES for number in bottom):
+        return left
+    second = sorted(bottom)[1]
+    return [one for one in left if one.instances in judged or not second < one.instances < max(bottom)]
 
 
 def _next(left: Sequence[Candidate], judged: Mapping[int, Judgement], *, from_the_top: bool) -> Candidate:

@@ -9,12 +9,21 @@ from simulator.counts import counted
 from simulator.planning.answer import Findings
 from simulator.planning.evidence import Stage
 from simulator.planning.headroom import LoadPoint, binding
-from simulator.planning.judging import FIRST_LOOK, Judgement, Value, Verdict
+from simulator.planning.judging import LEAST, Judgement, Value, Verdict
 from simulator.planning.relief import Relief
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
 from simulator.steady import LEAST_REQUESTS
-from simulator.wording import basis_of, cooldown_lines, early_end_lines, few_lines, missing_load, send_more, warmup_line
+from simulator.wording import (
+    Ending,
+    basis_of,
+    cooldown_lines,
+    early_end_lines,
+    few_lines,
+    missing_load,
+    send_more,
+    warmup_line,
+)
 
 _NAMES = {"queue": "queue time", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _MOST_LISTED = 4
@@ -218,9 +227,9 @@ def _fewest_requests(findings: Findings, shown: Judgement) -> int:
     return min(len(outcome.within) for outcome in findings.evidence.of(shown.candidate))
 
 
-def _cooldowns(findings: Findings, shown: Judgement) -> list[tuple[int, int]]:
+def _cooldowns(findings: Findings, shown: Judgement) -> list[Ending]:
     facts = [outcome.facts for outcome in findings.evidence.of(shown.candidate)]
-    return [(int(one["num_cooldown"]), int(one["num_requests"])) for one in facts]
+    return [Ending(*(int(one[name]) for name in Ending._fields)) for one in facts]
 
 
 def _effort(findings: Findings) -> str:
@@ -269,7 +278,7 @@ def quantity(target: Target, value: float) -> str:
 
 def status(one: Judgement) -> str:
     """The verdict on a setting in a few words."""
-    if one.num_replications < FIRST_LOOK and one.verdict == Verdict.OPEN:
+    if one.num_replications < LEAST and one.verdict == Verdict.OPEN:
         return "not decided"
     if one.unstable:
         return "unstable"

@@ -23,7 +23,7 @@ from simulator.sweep.design import describe
 from simulator.sweep.effects import Effect
 from simulator.sweep.findings import Findings
 from simulator.terminal import bare_table, print_table
-from simulator.wording import basis_of, cooldown_lines, few_lines, send_more, warmup_line
+from simulator.wording import Ending, basis_of, cooldown_lines, few_lines, send_more, warmup_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,8 +79,11 @@ def notes(findings: Findings) -> list[str]:
             found.append(f"{number:,} of {sent:,} requests over all settings were {what}: latencies are of the others.")
     if findings.provenance.draws_profile:
         found.append("Each replication also draws the profile's errors, the same for all settings.")
-    runs = [(int(row["num_cooldown"]), sum(int(row[name]) for name in _PARTS)) for row in findings.rows]
-    fewest = min(whole - num_cooldown for num_cooldown, whole in runs)
+    runs = [
+        Ending(int(row["num_cooldown"]), int(row["num_late"]), sum(int(row[name]) for name in _PARTS))
+        for row in findings.rows
+    ]
+    fewest = min(run.num_requests - run.num_cooldown for run in runs)
     few = few_lines(fewest) if findings.provenance.is_stationary and findings.num_replications > 1 else []
     return [*found, *few, *_warmup(findings), *cooldown_lines(runs)]
 
