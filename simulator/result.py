@@ -11,11 +11,10 @@ import pandas as pd
 
 from simulator.metrics import MEASURED, OUTSIDE, PRIOR, LogHistogram, Metrics
 from simulator.statistics import PERCENTILES, percentiles
-from simulator.steady import Waits, check_shorter, half_of_each
+from simulator.steady import LEAST_REQUESTS, Waits, check_shorter, half_of_each
 
 Summary = dict[str, float | None]
 
-_MANY = 100
 _OVERLOADED_SHARE = 0.1
 _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
@@ -61,10 +60,11 @@ class RunResult:
 
     ``busy_s[instance][support]`` are busy seconds by where the step time came from (0 measured, 1 prior, 2 outside).
     Prefix counters are tokens at admission; those of re-admissions after a preemption are apart, as in vLLM.
-    ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up, and ``num_cooldown`` of the last as
-    a cool-down; what is recorded by instance and step (busy time, KV use, inter-token times) is of the whole run,
-    ``uncut_span_s`` long, but for the shares of time that instances are busy and blocks in use: these end with the last
-    request before the cool-down.
+    ``num_skipped`` of the first requests are left out of ``requests`` as a warm-up, and ``num_cooldown`` of the
+    last as a cool-down (of ``num_late`` that come after the last conversation has begun: as many are missing
+    before, beside the full load of the long run); what is recorded by instance and step (busy time, KV use,
+    inter-token times) is of the whole run, ``uncut_span_s`` long, but for the shares of time that instances are
+    busy and blocks in use: these end with the last request before the cool-down.
     """
 
     policy: str
@@ -86,6 +86,7 @@ class RunResult:
     sharing: CacheSharing | None = None
     num_skipped: int = 0
     num_cooldown: int = 0
+    num_late: int = 0
     uncut_span_s: float | None = None
 
     @classmethod
@@ -126,17 +127,12 @@ class RunResult:
         """The result without the turns of conversations that come after the last one has begun, under a load that
         falls: a cool-down, at most half of all requests.
         """
-        rows = self.requests
-        last_s = max([*self.last_begun_s().values(), rows["arrival_s"].median()]) if len(rows) else 0.0
-        kept = rows["arrival_s"] <= last_s
-        return self if kept.all() else replace(self._only(kept), num_cooldown=int((~kept).sum()))
-
-    @property
-    def num_late(self) -> int:
-        """How many requests come after the last conversation has begun: as many are missing before, beside the full
-        load of the long run.
-        """
-        return int((self.requests["arrival_s"] > max(self.last_begun_s().values(), default=0.0)).sum())
+        arrival_s = self.requests["arrival_s"]
+        late = arrival_s > max(self.last_begun_s().values(), default=0.0)
+        if not late.any():
+            return self
+        kept = ~late | (arrival_s <= arrival_s.median())
+        return replace(self._only(kept), num_cooldown=int((~kept).sum()), num_late=int(late.sum()))
 
     def after(self, num_skipped: int) -> RunResult:
         """The result without its first ``num_skipped`` requests in order of arrival. Raises InputError where that is
@@ -320,7 +316,7 @@ def _arriving_s(rows: pd.DataFrame) -> float:
 
 
 def _queues_long(rows: pd.DataFrame) -> bool:
-    return len(rows) >= _MANY and bool(rows["queue_s"].median() > _OVERLOADED_SHARE * _arriving_s(rows) > 0)
+    return len(rows) >= LEAST_REQUESTS and bool(rows["queue_s"].median() > _OVERLOADED_SHARE * _arriving_s(rows) > 0)
 
 
 def _begins(rows: pd.DataFrame) -> pd.Series:

@@ -76,7 +76,7 @@ def judge(series: Mapping[str, Sequence[Waits]], warmup: int | str = "auto", *, 
         return SteadyState(*((0, "none") if warmup == "auto" else (int(warmup), "given")), unstable=overloaded)
     unstable = overloaded | {name for name in judged if grows_for_somebody(list(map(quarters_by_sender, series[name])))}
     stable = {name: table for name, table in judged.items() if name not in unstable}
-    cut = min(_found(stable), _half_of_all(series)) if warmup == "auto" else int(warmup)
+    cut = min(_found(stable), half_of_all(series)) if warmup == "auto" else int(warmup)
     runs = {name: _batches(table, cut) for name, table in stable.items()}
     short = {name: lengthen(found) for name, found in runs.items() if is_too_short(found)}
     method: Literal["MSER-5", "given"] = "MSER-5" if warmup == "auto" else "given"
@@ -94,7 +94,8 @@ def _batches(table: np.ndarray, cut: int) -> list[Batches]:
     return [batches(row[cut:]) for row in table]
 
 
-def _half_of_all(series: Mapping[str, Sequence[Waits]]) -> int:
+def half_of_all(series: Mapping[str, Sequence[Waits]]) -> int:
+    """The most that a warm-up may be which nobody stated: half of any tenant's requests in any run."""
     return min((half_of_each(run.tenant) for runs in series.values() for run in runs), default=0)
 
 

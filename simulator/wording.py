@@ -140,7 +140,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.provenance.is_stationary:
         found += early_end_lines(comparison.results[0].last_begun_s())
         parts = zip(comparison.at_full_load, comparison.results, strict=True)
-        found += cooldown_lines([Ending(run.num_cooldown, one.num_late, len(one.requests)) for run, one in parts])
+        found += cooldown_lines([Ending(run.num_cooldown, run.num_late, len(one.requests)) for run, one in parts])
         if comparison.num_replications > 1:
             found += few_lines(min(len(run.requests) for run in comparison.at_full_load))
     found += steady_state_lines(comparison)

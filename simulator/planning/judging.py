@@ -26,7 +26,7 @@ from simulator.planning.evidence import Evidence
 from simulator.planning.outcome import Outcome
 from simulator.planning.space import Candidate
 from simulator.scenario.plan_spec import Target
-from simulator.steady import SteadyState, check_shorter, half_of_each
+from simulator.steady import SteadyState, check_shorter, half_of_all
 from simulator.steady import judge as steady_state
 
 FIRST_LOOK = 4
@@ -202,11 +202,10 @@ def _steady_state(runs: Mapping[str, Sequence[Outcome]], rules: Rules) -> Steady
     """Of several settings, each with its replications. Another load may have fewer requests, of which a warm-up that
     was found leaves half.
     """
+    series = {name: [outcome.waits for outcome in outcomes] for name, outcomes in runs.items()}
     warmup = rules.warmup
     if warmup == "auto" and rules.shared_warmup is not None:
-        halves = (half_of_each(outcome.tenant) for outcomes in runs.values() for outcome in outcomes)
-        warmup = min(rules.shared_warmup, *halves)
-    series = {name: [outcome.waits for outcome in outcomes] for name, outcomes in runs.items()}
+        warmup = min(rules.shared_warmup, half_of_all(series))
     return steady_state(series, warmup, is_stationary=rules.is_stationary)
 
 

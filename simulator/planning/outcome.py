@@ -101,7 +101,7 @@ def reduced(result: RunResult, num_seats: int, *, is_stationary: bool) -> Outcom
         waits=waits._replace(values_s=waits.values_s.astype(np.float32)),
         last_begun_s=last_begun_s,
         facts=_facts(result, num_seats, max(last_begun_s.values(), default=0.0) if is_stationary else None)
-        | {"num_cooldown": float(counted.num_cooldown), "num_late": float(result.num_late if is_stationary else 0)},
+        | {"num_cooldown": float(counted.num_cooldown), "num_late": float(counted.num_late)},
         refusals=result.refusals(),
         versions=_versions(),
     )

@@ -28,9 +28,9 @@ def search(space: Space, decide: Decide, screen: Screen | None = None) -> None:
     (see `within`), or was looked at often enough without being told from its target.
 
     The first setting that is asked for of each later family is the dearest below the best price so far: where that
-    misses, and one fewer is no better, the whole family is out. Families come in order of their cheapest setting; those
-    that are alike in it in the order of ``screen`` (less is better) of the setting in their middle. What is dearer than
-    the answer, or as dear, is not looked at here.
+    misses, and one fewer is clearly more strained, the whole family is out. Families come in order of their
+    cheapest setting; those that are alike in it in the order of ``screen`` (less is better) of the setting in their
+    middle. What is dearer than the answer, or as dear, is not looked at here.
     """
     price = inf
     for family in _ordered(space, screen):

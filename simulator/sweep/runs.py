@@ -111,21 +111,21 @@ def simulate(task: tuple[Scenario, int, int, bool]) -> tuple[dict[str, str], dic
     result = experiment.run(
         scenario, router=scenario.routing[0], replication=replication, draws_profile=draws_profile
     )
-    num_late = 0
     if scenario.workload.is_stationary:
-        result, num_late = result.before_cooldown(), result.num_late
-    return workers.versions(), _numbers(result, warmup.without(result, scenario, num_skipped), num_late)
+        result = result.before_cooldown()
+    return workers.versions(), _numbers(result, warmup.without(result, scenario, num_skipped))
 
 
-def _numbers(uncut: RunResult, counted: RunResult, num_late: int) -> dict[str, float]:
+def _numbers(uncut: RunResult, counted: RunResult) -> dict[str, float]:
     """Of what counts, but for what tells an overload, in which the warm-up counts too; and what tells whether runs are
-    long enough (see ``steady.batches``). ``num_late``: see ``RunResult``.
+    long enough (see ``steady.batches``).
     """
     found = {"num_skipped": float(counted.num_skipped), "num_cooldown": float(counted.num_cooldown)}
+    found["num_late"] = float(counted.num_late)
     found |= {name: _number(value) for name, value in counted.summary().items()}
     found |= {f"busy_{name}_s": seconds for name, seconds in counted.support_s().items()}
     waits = uncut.waits()
-    found |= {"arriving_s": waits.span_s, "is_overloaded": float(waits.is_overloaded), "num_late": float(num_late)}
+    found |= {"arriving_s": waits.span_s, "is_overloaded": float(waits.is_overloaded)}
     for who, (early_s, late_s, _) in quarters_by_sender(waits).items():
         whose = "" if who < 0 else f"{uncut.tenants[who]}."
         found |= {f"{whose}ttft_early_s": early_s, f"{whose}ttft_late_s": late_s}
